@@ -1,0 +1,63 @@
+"""The `sparseopt` command: finds the module of a command and hands it the rest of the line.
+
+Commands live in `sparseopt/lab/commands/`, one module each with a `main(argv) -> exit code`. They are imported only when
+called, so that `sparseopt --version` and `--help` work with nothing but torch installed, and a command whose libraries are
+missing can say which extra brings them.
+"""
+
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "train": "train a recipe of the paper, or resume it",
+    "runs": "list runs, finished or not",
+    "plot": "draw the curves of one or several runs",
+    "demo": "the story in three acts, on data that needs no download",
+    "analyse": "one of the paper's analyses: a figure and its numbers",
+}
+
+
+def usage() -> str:
+    from sparseopt import __version__
+
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    return (
+        f"sparseopt {__version__}: sparse training in PyTorch\n\n"
+        f"usage: sparseopt COMMAND [options]\n\ncommands:\n{rows}\n\n"
+        "  sparseopt COMMAND --help lists a command's options.\n"
+        "  sparseopt --version prints the version."
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if argv[0] == "--version":
+        from sparseopt import __version__
+
+        print(f"sparseopt {__version__}")
+        return 0
+    name, *rest = argv
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        print(f"sparseopt: unknown command {name!r}; the commands are: {known}", file=sys.stderr)
+        return 2
+    try:
+        command = import_module(f"sparseopt.lab.commands.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "sparseopt":
+            raise
+        print(
+            f"sparseopt: '{name}' needs {error.name}, which is not installed; "
+            "install the lab's libraries with: pip install 'sparseopt[lab]'",
+            file=sys.stderr,
+        )
+        return 2
+    return command.main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""Who is connected to whom: masks, fan-in, densities, ITOP."""
+
+from sparseopt.topology.densities import active_counts, densities
+from sparseopt.topology.layers import Layer, find_layers
+from sparseopt.topology.masks import fan_in_masks
+from sparseopt.topology.randomness import generator
+from sparseopt.topology.sparsify import sparsify
+from sparseopt.topology.topology import Topology
+
+__all__ = ["Layer", "Topology", "active_counts", "densities", "fan_in_masks", "find_layers", "generator", "sparsify"]

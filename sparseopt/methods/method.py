@@ -1,0 +1,75 @@
+"""How connections move: drop the active weights of lowest score, grow as many of highest score elsewhere.
+
+A dynamic-sparse-training method is a schedule and two scores. The usual drop score is the weight's magnitude; the grow score is
+what distinguishes the methods. `next_mask` turns the scores into the next mask; it is pure, and exact in its counts.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sparseopt.methods.schedule import UpdateSchedule
+from sparseopt.topology.selection import take_highest, take_lowest
+
+
+@dataclass(frozen=True)
+class Method(UpdateSchedule):
+    """Base of all methods that move connections. A new one overrides `grow_score` or `drop_score` and nothing else.
+
+    `uses_gradient` says whether a score reads the dense gradient; where it is False, the scores are given None and the
+    backward pass need not deliver it.
+    """
+
+    uses_gradient: ClassVar[bool] = True
+
+    def drop_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        """Active weights with the lowest score are dropped: by default those of smallest magnitude."""
+        return weight.abs()
+
+    def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        """Inactive weights with the highest score are grown."""
+        raise TypeError(f"{type(self).__name__} does not say where to grow: override grow_score")
+
+    def needs_dense_grad(self, step: int) -> bool:
+        """Does this step read the gradient of inactive weights?"""
+        return self.uses_gradient and self.due(step)
+
+    def grow_gradient(self, original: Tensor, corrected: Tensor) -> Tensor:
+        """Which of the two gradients the scores read: by default the one that backward computed."""
+        return original
+
+    @torch.no_grad()
+    def next_mask(
+        self,
+        mask: Tensor,
+        weight: Tensor,
+        grad: Tensor | None,
+        fraction: float,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The mask after dropping floor(fraction * active) weights and growing as many.
+
+        Growth chooses among all weights that are inactive after the drop, so a weight that was just dropped may return.
+        Ties go to the lowest flat index. Nothing is changed in place.
+        """
+        return self._move(mask, int(mask.sum()), weight, grad, fraction, generator)
+
+    def _move(
+        self,
+        mask: Tensor,
+        active: int,
+        weight: Tensor,
+        grad: Tensor | None,
+        fraction: float,
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        count = math.floor(fraction * active)
+        if count == 0 or active == mask.numel():
+            return mask.clone()
+        if not self.uses_gradient:
+            grad = None
+        kept = mask & ~take_lowest(self.drop_score(weight, grad, generator), mask, count)
+        return kept | take_highest(self.grow_score(weight, grad, generator), ~kept, count)

@@ -1,0 +1,34 @@
+"""RigL (Evci et al. 2020): SET that grows where the loss would fall fastest, by the magnitude of the dense gradient.
+
+>>> import sparseopt as so
+>>> [step for step in range(1, 1001) if so.RigL(total_steps=1000, every=200).due(step)]
+[200, 400, 600]
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from sparseopt.methods.set import SET
+
+
+@dataclass(frozen=True)
+class RigL(SET):
+    """Growth by |gradient|: the original gradient, or the one after the skew correction (`grow_from="corrected"`)."""
+
+    grow_from: Literal["original", "corrected"] = "original"
+    uses_gradient: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.grow_from not in ("original", "corrected"):
+            raise ValueError(f"grow_from must be 'original' or 'corrected', got {self.grow_from!r}")
+
+    def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        assert grad is not None, "RigL grows by the gradient: next_mask needs it"
+        return grad.abs()
+
+    def grow_gradient(self, original: Tensor, corrected: Tensor) -> Tensor:
+        return original if self.grow_from == "original" else corrected

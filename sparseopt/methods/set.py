@@ -1,0 +1,25 @@
+"""SET, sparse evolutionary training (Mocanu et al. 2018): drop by magnitude, grow at random.
+
+>>> import sparseopt as so
+>>> so.SET(total_steps=1000, drop_fraction=0.3).drop_fraction_at(0)
+0.3
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sparseopt.methods.method import Method
+
+
+@dataclass(frozen=True)
+class SET(Method):
+    """Random growth: every inactive weight is equally likely."""
+
+    uses_gradient: ClassVar[bool] = False
+
+    def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        device = torch.device("cpu") if generator is None else generator.device
+        return torch.rand(weight.shape, generator=generator, device=device).to(weight.device)

@@ -1,0 +1,25 @@
+"""Masks at one bit a weight, for checkpoints and for the union of all masks behind the ITOP rate."""
+
+import torch
+from torch import Tensor
+
+
+def pack(mask: Tensor) -> Tensor:
+    """The mask as a flat uint8 tensor, eight weights a byte, the first in the lowest bit.
+
+    >>> pack(torch.tensor([True, False, False, True, False, False, False, False, True])).tolist()
+    [9, 1]
+    """
+    flat = mask.reshape(-1).to(torch.uint8)
+    flat = torch.nn.functional.pad(flat, (0, -flat.numel() % 8)).view(-1, 8)
+    packed = flat[:, 0].clone()
+    for bit in range(1, 8):
+        packed |= flat[:, bit] << bit
+    return packed
+
+
+def unpack(packed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """The boolean mask of the given shape behind `pack`'s bytes."""
+    shifts = torch.arange(8, device=packed.device, dtype=torch.uint8)
+    flat = ((packed.unsqueeze(1) >> shifts) & 1).bool().view(-1)
+    return flat[: torch.Size(shape).numel()].view(shape)

@@ -1,0 +1,149 @@
+"""`sparsify`: give a model its masks, in place, and hand back the topology."""
+
+import logging
+import weakref
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from sparseopt.topology.densities import Distribution, active_counts, check_sparsity
+from sparseopt.topology.layers import Layer, Patterns, find_layers
+from sparseopt.topology.masks import random_mask
+from sparseopt.topology.randomness import generator
+from sparseopt.topology.topology import Topology
+
+Masks = Literal["nonzero"] | Mapping[str, Tensor]
+
+log = logging.getLogger(__name__)
+
+_SPARSE = WeakIdKeyDictionary()  # parameter that sparsify has masked -> weak reference to its topology
+
+
+def sparsify(
+    model: nn.Module,
+    sparsity: float | None = None,
+    *,
+    distribution: Distribution = "erk",
+    masks: Masks | None = None,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    init: Literal["sparse"] | None = None,
+    seed: int = 0,
+) -> Topology:
+    """Make a model sparse in place: choose masks, set the masked weights to exactly zero, return the `Topology`.
+
+    Every Linear, Bilinear, convolution and attention weight is sparsifiable, unless `include` or `exclude` (glob patterns
+    over parameter names) say otherwise; biases, norm layers and embeddings never are.
+
+    Args:
+        sparsity: share of zeros over all sparsifiable weights; they come out exactly. May be None where the masks or
+            the distribution already say it.
+        distribution: "erk", "er", "uniform", or {parameter name: sparsity} for the layers to be fixed.
+        masks: None draws random masks; {name: bool tensor} takes these (layers not named stay dense); "nonzero" adopts
+            the zeros the model already has.
+        init: "sparse" draws the active weights anew with variance 2 / fan_in_i for neuron i.
+        seed: decides the masks, the sparse initialisation, and every later draw of the method.
+
+    >>> model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
+    >>> sparsify(model, 0.8)
+    Topology(2 layers, 180 of 900 weights active, sparsity 0.8000)
+    >>> int((model[0].weight != 0).sum() + (model[2].weight != 0).sum())
+    180
+    """
+    if init not in (None, "sparse"):
+        raise ValueError(f"init must be None or 'sparse', got {init!r}")
+    if sparsity is not None:
+        check_sparsity(sparsity)
+    found = find_layers(model, include, exclude)
+    layers = {name: layer for name, (layer, _) in found.items()}
+    parameters = {name: parameter for name, (_, parameter) in found.items()}
+    _refuse_twice(parameters, masks)
+    if masks is None:
+        chosen = _draw_masks(layers, sparsity, distribution, seed)
+    elif isinstance(masks, str):
+        chosen = _nonzero_masks(masks, parameters)
+    else:
+        chosen = _given_masks(masks, layers)
+    if masks is not None:
+        _check_given(chosen, sparsity)
+    topology = Topology(layers, parameters, chosen, seed=seed, init=init)
+    if init == "sparse":
+        _draw_weights(topology)
+    topology.apply()
+    for parameter in parameters.values():
+        _SPARSE[parameter] = weakref.ref(topology)
+    return topology
+
+
+def _draw_masks(
+    layers: Mapping[str, Layer], sparsity: float | None, distribution: Distribution, seed: int
+) -> dict[str, Tensor]:
+    counts = active_counts({name: layer.shape for name, layer in layers.items()}, sparsity, distribution)
+    return {
+        name: random_mask(layer, counts[name], generator(seed, "mask", name)) for name, layer in layers.items()
+    }
+
+
+def _nonzero_masks(masks: str, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    if masks != "nonzero":
+        raise ValueError(f"masks must be None, 'nonzero' or a mapping {{name: bool tensor}}, got {masks!r}")
+    return {name: parameter.detach() != 0 for name, parameter in parameters.items()}
+
+
+def _given_masks(masks: Mapping[str, Tensor], layers: Mapping[str, Layer]) -> dict[str, Tensor]:
+    unknown = sorted(set(masks) - set(layers))
+    if unknown:
+        raise ValueError(f"masks names {unknown}, which are not among the sparsifiable layers {sorted(layers)}")
+    for name, mask in masks.items():
+        if mask.dtype != torch.bool:
+            raise ValueError(f"mask of {name!r} must be a bool tensor, got {mask.dtype}; convert it with .bool()")
+        if tuple(mask.shape) != layers[name].shape:
+            raise ValueError(f"mask of {name!r} has shape {tuple(mask.shape)}, the weight has {layers[name].shape}")
+    return {
+        name: masks[name].clone() if name in masks else torch.ones(layer.shape, dtype=torch.bool)
+        for name, layer in layers.items()
+    }
+
+
+def _check_given(masks: Mapping[str, Tensor], sparsity: float | None) -> None:
+    active = 0
+    for name, mask in masks.items():
+        count = int(mask.sum())
+        if count == 0:
+            raise ValueError(f"mask of {name!r} is empty: the layer would pass nothing on; exclude it or fill it")
+        active += count
+    total = sum(mask.numel() for mask in masks.values())
+    if sparsity is not None and abs((1 - sparsity) * total - active) > len(masks):
+        log.warning(
+            "the masks decide: they have sparsity %.6g (%d of %d weights active), not the %g asked for",
+            *(1 - active / total, active, total, sparsity),
+        )
+
+
+def _refuse_twice(parameters: Mapping[str, nn.Parameter], masks: Masks | None) -> None:
+    for name, parameter in parameters.items():
+        if parameter not in _SPARSE:
+            continue
+        earlier = _SPARSE[parameter]()
+        in_use = earlier is not None and earlier.claimed()
+        if in_use or not (isinstance(masks, str) and masks == "nonzero"):
+            raise ValueError(
+                f"{name!r} is sparse already: use the topology that the first sparsify returned, or start from a "
+                "fresh model; masks='nonzero' adopts the zeros again once no optimizer uses that topology"
+            )
+
+
+@torch.no_grad()
+def _draw_weights(topology: Topology) -> None:
+    for name, layer in topology.layers.items():
+        std = (2 / topology.fan_in(name).clamp(min=1).double()).sqrt().cpu()
+        weight = torch.randn(
+            layer.shape, generator=generator(topology.seed, "init", name), dtype=torch.float64
+        )
+        layer.scale_(weight, std)
+        topology.parameters[name].copy_(weight)
+
+

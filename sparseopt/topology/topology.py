@@ -1,0 +1,162 @@
+"""Who is connected to whom: the masks of a network, and everything that can be read off them.
+
+A `Topology` refers to the model's own parameters, which stay plain dense `nn.Parameter`s with exact zeros where the mask is
+False. It is changed by `replace` alone, which a method's update goes through: it checks nothing it can know in advance,
+keeps the union of all masks (the ITOP rate of Liu et al. 2021) at one bit a weight, and counts a version up, by which
+whoever caches something derived from the masks notices.
+"""
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparseopt.topology.bits import pack, unpack
+from sparseopt.topology.layers import Layer
+
+FORMAT = 1
+
+
+class Topology:
+    """Masks of a network and what follows from them; made by `sparsify`, moved by a method through `SparseOpt`."""
+
+    def __init__(
+        self,
+        layers: Mapping[str, Layer],
+        parameters: Mapping[str, nn.Parameter],
+        masks: Mapping[str, Tensor],
+        *,
+        seed: int = 0,
+        init: str | None = None,
+    ) -> None:
+        self.layers = dict(layers)
+        self.parameters = dict(parameters)
+        self.masks = {name: mask.to(self.parameters[name].device) for name, mask in masks.items()}
+        self.seed = seed
+        self.init = init
+        self.version = 0
+        self.dense_grad_needed = False
+        self._active = {name: int(mask.sum()) for name, mask in self.masks.items()}
+        self._ever = {name: pack(mask) for name, mask in self.masks.items()}
+        self._owner: weakref.ref[Any] | None = None
+
+    def active(self, name: str | None = None) -> int:
+        """Number of active weights of a layer, or of the network."""
+        return sum(self._active.values()) if name is None else self._active[self._known(name)]
+
+    def size(self, name: str | None = None) -> int:
+        """Number of possible weights of a layer, or of all sparsifiable layers."""
+        return sum(layer.size for layer in self.layers.values()) if name is None else self._layer(name).size
+
+    def sparsity(self, name: str | None = None) -> float:
+        """Share of zeros, in one layer or over all sparsifiable weights."""
+        return 1 - self.active(name) / self.size(name)
+
+    def fan_in(self, name: str) -> Tensor:
+        """Number of active incoming weights of each neuron of a layer."""
+        return self._layer(name).by_neuron(self.masks[name]).sum(1)
+
+    def neuron_sparsity(self, name: str) -> Tensor:
+        """s_i = 1 - fan_in_i / N of each neuron of a layer, in float64."""
+        return 1 - self.fan_in(name).double() / self._layer(name).inputs
+
+    def dead_neurons(self, name: str | None = None) -> int:
+        """Number of neurons without a single input, in one layer or in all."""
+        if name is None:
+            return sum(self.dead_neurons(each) for each in self.layers)
+        return int((self.fan_in(name) == 0).sum())
+
+    def itop_rate(self) -> float:
+        """Share of the sparsifiable weights that were active at some time (in-time over-parameterisation)."""
+        ever = sum(int(unpack(self._ever[name], layer.shape).sum()) for name, layer in self.layers.items())
+        return ever / self.size()
+
+    def summary(self) -> str:
+        """A table a person can read: one row a layer, then the network."""
+        from sparseopt.topology.summary import summarise
+
+        return summarise(self)
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Set every inactive weight to exactly zero."""
+        for name, mask in self.masks.items():
+            self.parameters[name].masked_fill_(~mask, 0)
+
+    def replace(self, masks: Mapping[str, Tensor]) -> None:
+        """Put new masks in force. Each must have as many active weights as the one it replaces."""
+        for name, mask in masks.items():
+            self.masks[name] = mask
+            self._ever[name] |= pack(mask)
+        self.version += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Masks and ITOP union, bit-packed, and the seed: tensors and plain values only."""
+        layers = {
+            name: {"shape": list(layer.shape), "mask": pack(self.masks[name]), "ever": self._ever[name].clone()}
+            for name, layer in self.layers.items()
+        }
+        return {"format": FORMAT, "seed": self.seed, "init": self.init, "layers": layers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over masks, ITOP union and seed. A state of another topology is refused and changes nothing."""
+        self.check_state_dict(state)
+        for name, layer in self.layers.items():
+            saved, device = state["layers"][name], self.masks[name].device
+            self.masks[name] = unpack(saved["mask"].to(device), layer.shape)
+            self._ever[name] = saved["ever"].to(device, copy=True)
+        self.seed, self.init = state["seed"], state["init"]
+        self.version += 1
+        self.apply()
+
+    def check_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raise ValueError unless `load_state_dict` could take this state."""
+        if state.get("format") != FORMAT:
+            raise ValueError(f"topology state has format {state.get('format')!r}; this version reads {FORMAT}")
+        saved = state["layers"]
+        if set(saved) != set(self.layers):
+            only_saved, only_here = sorted(set(saved) - set(self.layers)), sorted(set(self.layers) - set(saved))
+            raise ValueError(f"state of another topology: only in the state {only_saved}, only here {only_here}")
+        for name, layer in self.layers.items():
+            if tuple(saved[name]["shape"]) != layer.shape:
+                raise ValueError(
+                    f"state of another topology: {name!r} has shape {tuple(saved[name]['shape'])} in the state, "
+                    f"{layer.shape} here"
+                )
+            count = int(unpack(saved[name]["mask"], layer.shape).sum())
+            if count != self._active[name]:
+                raise ValueError(
+                    f"state of another topology: {name!r} has {count} active weights in the state, "
+                    f"{self._active[name]} here; sparsify the model as it was when the state was saved"
+                )
+
+    def claim(self, owner: object) -> None:
+        """Let one optimizer move this topology; refuse a second one while the first is alive."""
+        if self._owner is not None and self._owner() not in (None, owner):
+            raise ValueError(
+                "this topology already belongs to a SparseOpt optimizer; use that one, or make a new topology "
+                "for another model with sparsify"
+            )
+        self._owner = weakref.ref(owner)
+
+    def claimed(self) -> bool:
+        return self._owner is not None and self._owner() is not None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_owner": None}  # the copy of the optimizer claims the copy of the topology
+
+    def __repr__(self) -> str:
+        return (
+            f"Topology({len(self.layers)} layers, {self.active():,} of {self.size():,} weights active, "
+            f"sparsity {self.sparsity():.4f})"
+        )
+
+    def _layer(self, name: str) -> Layer:
+        return self.layers[self._known(name)]
+
+    def _known(self, name: str) -> str:
+        if name not in self.layers:
+            raise KeyError(f"no sparse layer named {name!r}; the layers are {', '.join(self.layers)}")
+        return name

@@ -1,3 +1,34 @@
-"""Sparse training in PyTorch: RigL, SET and the SparseOpt skew correction around any optimizer."""
+"""Sparse training in PyTorch: RigL, SET and the SparseOpt skew correction around any optimizer.
+
+>>> import torch, sparseopt as so
+>>> from torch import nn
+>>> model = nn.Sequential(nn.Linear(784, 300), nn.BatchNorm1d(300), nn.ReLU(), nn.Linear(300, 10))
+>>> topology = so.sparsify(model, sparsity=0.95)
+>>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+>>> optimizer = so.SparseOpt(optimizer, topology, so.RigL(total_steps=10_000))  # from here on, an ordinary optimizer
+"""
+
+from sparseopt import analysis, methods, optim, topology
+from sparseopt.methods import SET, Method, RigL, Static
+from sparseopt.optim import HAM, SparseOpt, skew_factors
+from sparseopt.topology import Layer, Topology, densities, sparsify
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "HAM",
+    "SET",
+    "Layer",
+    "Method",
+    "RigL",
+    "SparseOpt",
+    "Static",
+    "Topology",
+    "analysis",
+    "densities",
+    "methods",
+    "optim",
+    "skew_factors",
+    "sparsify",
+    "topology",
+]

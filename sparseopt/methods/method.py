@@ -37,9 +37,9 @@ class Method(UpdateSchedule):
         """Does this step read the gradient of inactive weights?"""
         return self.uses_gradient and self.due(step)
 
-    def grow_gradient(self, original: Tensor, corrected: Tensor) -> Tensor:
-        """Which of the two gradients the scores read: by default the one that backward computed."""
-        return original
+    def reads_corrected_grad(self) -> bool:
+        """Do the scores read the gradient after the skew correction, instead of the one that backward computed?"""
+        return False
 
     @torch.no_grad()
     def next_mask(
@@ -55,21 +55,14 @@ class Method(UpdateSchedule):
         Growth chooses among all weights that are inactive after the drop, so a weight that was just dropped may return.
         Ties go to the lowest flat index. Nothing is changed in place.
         """
-        return self._move(mask, int(mask.sum()), weight, grad, fraction, generator)
-
-    def _move(
-        self,
-        mask: Tensor,
-        active: int,
-        weight: Tensor,
-        grad: Tensor | None,
-        fraction: float,
-        generator: torch.Generator | None,
-    ) -> Tensor:
+        if self.uses_gradient and grad is None:
+            raise ValueError(
+                f"{type(self).__name__} reads the dense gradient: next_mask needs grad, got None"
+            )
+        active = int(mask.sum())
         count = math.floor(fraction * active)
         if count == 0 or active == mask.numel():
             return mask.clone()
-        if not self.uses_gradient:
-            grad = None
-        kept = mask & ~take_lowest(self.drop_score(weight, grad, generator), mask, count)
-        return kept | take_highest(self.grow_score(weight, grad, generator), ~kept, count)
+        seen = grad if self.uses_gradient else None
+        kept = mask & ~take_lowest(self.drop_score(weight, seen, generator), mask, count)
+        return kept | take_highest(self.grow_score(weight, seen, generator), ~kept, count)

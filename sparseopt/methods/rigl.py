@@ -27,8 +27,8 @@ class RigL(SET):
             raise ValueError(f"grow_from must be 'original' or 'corrected', got {self.grow_from!r}")
 
     def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        assert grad is not None, "RigL grows by the gradient: next_mask needs it"
+        assert grad is not None
         return grad.abs()
 
-    def grow_gradient(self, original: Tensor, corrected: Tensor) -> Tensor:
-        return original if self.grow_from == "original" else corrected
+    def reads_corrected_grad(self) -> bool:
+        return self.grow_from == "corrected"

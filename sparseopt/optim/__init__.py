@@ -1,0 +1,7 @@
+"""How weights move: the SparseOpt wrapper, the skew correction, HAM, gradient renormalisation."""
+
+from sparseopt.optim.correction import skew_factors
+from sparseopt.optim.ham import HAM
+from sparseopt.optim.sparseopt import SparseOpt
+
+__all__ = ["HAM", "SparseOpt", "skew_factors"]

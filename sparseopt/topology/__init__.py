@@ -7,4 +7,13 @@ from sparseopt.topology.randomness import generator
 from sparseopt.topology.sparsify import sparsify
 from sparseopt.topology.topology import Topology
 
-__all__ = ["Layer", "Topology", "active_counts", "densities", "fan_in_masks", "find_layers", "generator", "sparsify"]
+__all__ = [
+    "Layer",
+    "Topology",
+    "active_counts",
+    "densities",
+    "fan_in_masks",
+    "find_layers",
+    "generator",
+    "sparsify",
+]

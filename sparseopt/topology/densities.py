@@ -145,7 +145,9 @@ def _with_fixed_layers(
     free = [name for name in shapes if name not in fixed]
     if sparsity is None:
         if free:
-            raise ValueError(f"sparsity is None, but the distribution leaves {free} open: give them or a sparsity")
+            raise ValueError(
+                f"sparsity is None, but the distribution leaves {free} open: give them or a sparsity"
+            )
         return {name: density[name] for name in shapes}
     check_sparsity(sparsity)
     total = sum(sizes.values())

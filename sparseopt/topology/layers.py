@@ -47,7 +47,9 @@ class Layer:
         """A tensor of this layer's shape as a (neurons, inputs) matrix; a view where the layout allows it."""
         if not self.transposed:
             return tensor.reshape(self.neurons, -1)
-        grouped = tensor.unflatten(0, (self.groups, -1)).flatten(3)  # (groups, in / groups, out / groups, kernel)
+        grouped = tensor.unflatten(0, (self.groups, -1)).flatten(
+            3
+        )  # (groups, in / groups, out / groups, kernel)
         return grouped.transpose(1, 2).reshape(self.neurons, -1)
 
     def from_neurons(self, matrix: Tensor) -> Tensor:
@@ -110,7 +112,7 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, Layer, nn.Parameter]]:
             yield name, Layer(name, shape, transposed, groups), parameter
 
 
-def _embeddings(model: nn.Module) -> Iterator[nn.Parameter]:
+def _embeddings(model: nn.Module) -> Iterator[Tensor]:
     for module in model.modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             yield module.weight
@@ -120,7 +122,9 @@ def _check_materialised(name: str, parameter: nn.Parameter) -> None:
     if isinstance(parameter, nn.UninitializedParameter):
         raise ValueError(f"{name!r} has no shape yet: run one batch through the model before sparsifying it")
     if parameter.device.type == "meta":
-        raise ValueError(f"{name!r} is on the meta device: materialise and initialise the model before sparsifying it")
+        raise ValueError(
+            f"{name!r} is on the meta device: materialise and initialise the model before sparsifying it"
+        )
     if not (parameter.dtype.is_floating_point or parameter.dtype.is_complex):
         raise ValueError(f"{name!r} has dtype {parameter.dtype}: only floating-point weights can be sparse")
 
@@ -136,5 +140,3 @@ def _matching(patterns: Patterns, found: dict[str, tuple[Layer, nn.Parameter]], 
             )
         matched |= hits
     return matched
-
-

@@ -16,7 +16,9 @@ from sparseopt.topology.layers import Layer, Patterns, find_layers
 from sparseopt.topology.randomness import generator
 from sparseopt.topology.selection import take_lowest
 
-MaskMaker = Callable[[Layer, int, torch.Generator], Tensor]  # layer, number of active weights, source of the draws
+MaskMaker = Callable[
+    [Layer, int, torch.Generator], Tensor
+]  # layer, number of active weights, source of the draws
 
 
 def random_mask(layer: Layer, active: int, draw: torch.Generator) -> Tensor:

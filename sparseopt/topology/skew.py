@@ -4,16 +4,12 @@ Neuron i with sparsity s_i gets a gradient larger by (1 - s_i)^(-1/2) than in th
 s_avg the inverse of that is sqrt((1 - s_i) / (1 - s_avg)): the factor that makes the neurons comparable again.
 """
 
-import torch
 from torch import Tensor
 
 
-def relative_scale(density: Tensor, average: Tensor | None = None) -> Tensor:
-    """sqrt(density_i / average) in float64; the average defaults to the mean. Fan-in serves as density as well.
+def relative_scale(density: Tensor, average: Tensor) -> Tensor:
+    """sqrt(density_i / average) in float64: above 1 for the neurons denser than average, 0 for those without inputs.
 
-    Equal densities give exactly 1, because their mean is computed exactly; neurons without inputs give 0.
+    Fan-in serves as density as well. Given whole numbers, equal ones yield exactly 1, because their mean is exact.
     """
-    density = density.double()
-    if average is None:
-        average = density.mean()
-    return torch.where(density == average, 1.0, (density / average).sqrt())
+    return (density.double() / average).sqrt()

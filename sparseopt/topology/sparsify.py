@@ -83,7 +83,8 @@ def _draw_masks(
 ) -> dict[str, Tensor]:
     counts = active_counts({name: layer.shape for name, layer in layers.items()}, sparsity, distribution)
     return {
-        name: random_mask(layer, counts[name], generator(seed, "mask", name)) for name, layer in layers.items()
+        name: random_mask(layer, counts[name], generator(seed, "mask", name))
+        for name, layer in layers.items()
     }
 
 
@@ -96,12 +97,18 @@ def _nonzero_masks(masks: str, parameters: Mapping[str, nn.Parameter]) -> dict[s
 def _given_masks(masks: Mapping[str, Tensor], layers: Mapping[str, Layer]) -> dict[str, Tensor]:
     unknown = sorted(set(masks) - set(layers))
     if unknown:
-        raise ValueError(f"masks names {unknown}, which are not among the sparsifiable layers {sorted(layers)}")
+        raise ValueError(
+            f"masks names {unknown}, which are not among the sparsifiable layers {sorted(layers)}"
+        )
     for name, mask in masks.items():
         if mask.dtype != torch.bool:
-            raise ValueError(f"mask of {name!r} must be a bool tensor, got {mask.dtype}; convert it with .bool()")
+            raise ValueError(
+                f"mask of {name!r} must be a bool tensor, got {mask.dtype}; convert it with .bool()"
+            )
         if tuple(mask.shape) != layers[name].shape:
-            raise ValueError(f"mask of {name!r} has shape {tuple(mask.shape)}, the weight has {layers[name].shape}")
+            raise ValueError(
+                f"mask of {name!r} has shape {tuple(mask.shape)}, the weight has {layers[name].shape}"
+            )
     return {
         name: masks[name].clone() if name in masks else torch.ones(layer.shape, dtype=torch.bool)
         for name, layer in layers.items()
@@ -113,7 +120,9 @@ def _check_given(masks: Mapping[str, Tensor], sparsity: float | None) -> None:
     for name, mask in masks.items():
         count = int(mask.sum())
         if count == 0:
-            raise ValueError(f"mask of {name!r} is empty: the layer would pass nothing on; exclude it or fill it")
+            raise ValueError(
+                f"mask of {name!r} is empty: the layer would pass nothing on; exclude it or fill it"
+            )
         active += count
     total = sum(mask.numel() for mask in masks.values())
     if sparsity is not None and abs((1 - sparsity) * total - active) > len(masks):
@@ -145,5 +154,3 @@ def _draw_weights(topology: Topology) -> None:
         )
         layer.scale_(weight, std)
         topology.parameters[name].copy_(weight)
-
-

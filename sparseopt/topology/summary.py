@@ -9,7 +9,17 @@ from sparseopt.topology.skew import relative_scale
 if TYPE_CHECKING:
     from sparseopt.topology.topology import Topology
 
-HEADER = ("layer", "active", "of", "sparsity", "fan-in mean", "least", "largest", "no inputs", "factor spread")
+HEADER = (
+    "layer",
+    "active",
+    "of",
+    "sparsity",
+    "fan-in mean",
+    "least",
+    "largest",
+    "no inputs",
+    "factor spread",
+)
 
 
 def summarise(topology: Topology) -> str:
@@ -41,7 +51,7 @@ def summarise(topology: Topology) -> str:
 
 def _row(topology: Topology, name: str) -> tuple[str, ...]:
     fan_in = topology.fan_in(name)
-    spread = relative_scale(fan_in).std(correction=0)
+    spread = relative_scale(fan_in, fan_in.double().mean()).std(correction=0)
     return (
         name,
         f"{topology.active(name):,}",

@@ -1,9 +1,9 @@
 """Who is connected to whom: the masks of a network, and everything that can be read off them.
 
 A `Topology` refers to the model's own parameters, which stay plain dense `nn.Parameter`s with exact zeros where the mask is
-False. It is changed by `replace` alone, which a method's update goes through: it checks nothing it can know in advance,
-keeps the union of all masks (the ITOP rate of Liu et al. 2021) at one bit a weight, and counts a version up, by which
-whoever caches something derived from the masks notices.
+False. Masks change through `replace` alone: it holds the counts to what they were, keeps the union of all masks (behind the
+ITOP rate of Liu et al. 2021) at one bit a weight, and counts a version up, by which whoever caches something derived from
+the masks notices.
 """
 
 import weakref
@@ -33,7 +33,7 @@ class Topology:
     ) -> None:
         self.layers = dict(layers)
         self.parameters = dict(parameters)
-        self.masks = {name: mask.to(self.parameters[name].device) for name, mask in masks.items()}
+        self.masks = dict(masks)
         self.seed = seed
         self.init = init
         self.version = 0
@@ -41,6 +41,7 @@ class Topology:
         self._active = {name: int(mask.sum()) for name, mask in self.masks.items()}
         self._ever = {name: pack(mask) for name, mask in self.masks.items()}
         self._owner: weakref.ref[Any] | None = None
+        self.follow_parameters()
 
     def active(self, name: str | None = None) -> int:
         """Number of active weights of a layer, or of the network."""
@@ -86,16 +87,35 @@ class Topology:
             self.parameters[name].masked_fill_(~mask, 0)
 
     def replace(self, masks: Mapping[str, Tensor]) -> None:
-        """Put new masks in force. Each must have as many active weights as the one it replaces."""
+        """Put new masks in force. Each must have exactly as many active weights as the one it replaces."""
+        if not masks:
+            return
+        counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()
+        for name, count in zip(masks, counts, strict=True):
+            if count != self._active[name]:
+                raise ValueError(
+                    f"the new mask of {name!r} has {count} active weights, the old one {self._active[name]}: "
+                    "a method must grow as many weights as it drops"
+                )
         for name, mask in masks.items():
             self.masks[name] = mask
             self._ever[name] |= pack(mask)
         self.version += 1
 
+    def follow_parameters(self) -> None:
+        """Move masks and union to the devices the parameters are on now."""
+        for name, parameter in self.parameters.items():
+            self.masks[name] = self.masks[name].to(parameter.device)
+            self._ever[name] = self._ever[name].to(parameter.device)
+
     def state_dict(self) -> dict[str, Any]:
         """Masks and ITOP union, bit-packed, and the seed: tensors and plain values only."""
         layers = {
-            name: {"shape": list(layer.shape), "mask": pack(self.masks[name]), "ever": self._ever[name].clone()}
+            name: {
+                "shape": list(layer.shape),
+                "mask": pack(self.masks[name]),
+                "ever": self._ever[name].clone(),
+            }
             for name, layer in self.layers.items()
         }
         return {"format": FORMAT, "seed": self.seed, "init": self.init, "layers": layers}
@@ -114,11 +134,18 @@ class Topology:
     def check_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raise ValueError unless `load_state_dict` could take this state."""
         if state.get("format") != FORMAT:
-            raise ValueError(f"topology state has format {state.get('format')!r}; this version reads {FORMAT}")
+            raise ValueError(
+                f"topology state has format {state.get('format')!r}; this version reads {FORMAT}"
+            )
         saved = state["layers"]
         if set(saved) != set(self.layers):
-            only_saved, only_here = sorted(set(saved) - set(self.layers)), sorted(set(self.layers) - set(saved))
-            raise ValueError(f"state of another topology: only in the state {only_saved}, only here {only_here}")
+            only_saved, only_here = (
+                sorted(set(saved) - set(self.layers)),
+                sorted(set(self.layers) - set(saved)),
+            )
+            raise ValueError(
+                f"state of another topology: only in the state {only_saved}, only here {only_here}"
+            )
         for name, layer in self.layers.items():
             if tuple(saved[name]["shape"]) != layer.shape:
                 raise ValueError(

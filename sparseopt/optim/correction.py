@@ -1,0 +1,89 @@
+"""The skew correction: one factor a neuron, sqrt(1 - s_i) / sqrt(1 - s_avg), to multiply the gradient of its weights with.
+
+BatchNorm enlarges the gradient of a neuron of sparsity s_i by (1 - s_i)^(-1/2). D = diag(sqrt(1 - s_i)) undoes that, and
+1 / sqrt(1 - s_avg) keeps the size of the whole. Where all neurons have the same fan-in the factors are exactly 1.
+
+A correction is any function from a topology to such factors; `SparseOpt` asks it again after every change of the masks. A
+researcher's own is a function as well:
+
+>>> import torch, sparseopt as so
+>>> def squared(topology):
+...     return {name: f**2 for name, f in so.skew_factors(topology, "layer").items()}
+>>> model = torch.nn.Linear(8, 4)
+>>> topology = so.sparsify(model, 0.5)
+>>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+>>> optimizer = so.SparseOpt(sgd, topology, so.Static(), correction=squared)
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sparseopt.topology import Topology
+from sparseopt.topology.skew import relative_scale
+
+Mode = Literal["layer", "global", "unnormalized"]
+Correction = Mode | Literal["none"] | Callable[[Topology], Mapping[str, Tensor]]
+MODES = ("layer", "global", "unnormalized")
+
+
+def skew_factors(topology: Topology, mode: Mode = "layer") -> dict[str, Tensor]:
+    """The factor of each neuron of each layer, in float64.
+
+    "layer" takes for s_avg the mean over the neurons of the layer, "global" over the neurons of the network;
+    "unnormalized" is D alone. Neurons without inputs get 0.
+    """
+    if mode == "layer":  # by fan-in, whose mean is exact: equal fan-in gives exactly 1
+        fan_ins = {name: topology.fan_in(name).double() for name in topology.layers}
+        return {name: relative_scale(fan_in, fan_in.mean()) for name, fan_in in fan_ins.items()}
+    average = average_density(topology, mode)
+    return {name: relative_scale(_density(topology, name), average[name]) for name in topology.layers}
+
+
+def average_density(topology: Topology, mode: Mode) -> dict[str, Tensor]:
+    """1 - s_avg for each layer: the number under the root that the factors are normalised with."""
+    density = {name: _density(topology, name) for name in topology.layers}
+    if mode == "layer":
+        return {name: values.mean() for name, values in density.items()}
+    if mode == "global":
+        neurons = sum(values.numel() for values in density.values())
+        total = torch.stack([values.sum().cpu() for values in density.values()]).sum()
+        return {name: (total / neurons).to(values.device) for name, values in density.items()}
+    if mode == "unnormalized":
+        return {name: values.new_ones(()) for name, values in density.items()}
+    raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+
+
+def _density(topology: Topology, name: str) -> Tensor:
+    """1 - s_i of each neuron of a layer."""
+    return topology.fan_in(name).double() / topology.layers[name].inputs
+
+
+def correction_factors(topology: Topology, correction: Correction) -> dict[str, Tensor]:
+    """The factors a correction asks for; empty for "none", checked where they come from the user's own function."""
+    if callable(correction):
+        return _checked(correction(topology), topology)
+    return {} if correction == "none" else skew_factors(topology, correction)
+
+
+def check_correction(correction: Correction) -> None:
+    if not callable(correction) and correction not in (*MODES, "none"):
+        raise ValueError(
+            f"correction must be one of {', '.join(MODES)}, none, or a function topology -> {{name: factors}}, "
+            f"got {correction!r}"
+        )
+
+
+def _checked(factors: Mapping[str, Tensor], topology: Topology) -> dict[str, Tensor]:
+    unknown = sorted(set(factors) - set(topology.layers))
+    if unknown:
+        raise ValueError(f"the correction names {unknown}, which are not among {sorted(topology.layers)}")
+    for name, values in factors.items():
+        expected = (topology.layers[name].neurons,)
+        if tuple(values.shape) != expected:
+            raise ValueError(
+                f"the correction of {name!r} has shape {tuple(values.shape)}; one factor a neuron is {expected}"
+            )
+    return dict(factors)

@@ -1,0 +1,61 @@
+"""HAM: a multiplicative step after the base optimizer's, which lets weights change sign and stay small where they should.
+
+After the base step, every weight tensor (ndim >= 2; not biases, not norm layers) is multiplied elementwise:
+
+    w <- w * exp(clamp(lr * (-alpha * sign(w) * g - beta), -5, 5))
+
+with the sign after the base step and g the gradient the base optimizer saw. In the limit of small steps this is gradient flow
+in the metric whose inverse is 1 + alpha |w|. Exact zeros stay zero, so it composes with sparse training:
+
+>>> import torch, sparseopt as so
+>>> model = torch.nn.Linear(8, 4)
+>>> topology = so.sparsify(model, 0.5)
+>>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+>>> optimizer = so.SparseOpt(so.HAM(sgd, alpha=80.0), topology, so.SET(total_steps=1000))
+"""
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch.optim import Optimizer
+
+from sparseopt.optim.wrapper import OptimizerWrapper
+
+LIMIT = 5.0  # largest |exponent|: one step changes no weight by more than a factor of e^5
+
+
+class HAM(OptimizerWrapper):
+    """HAM around any optimizer. `ham_alpha` and `ham_beta` live in the parameter groups: schedulable, saved."""
+
+    def __init__(self, base: Optimizer, alpha: float = 80.0, beta: float = 0.0) -> None:
+        super().__init__(base)
+        if not alpha >= 0:
+            raise ValueError(f"alpha must be at least 0, got {alpha}")
+        if not beta >= 0:
+            raise ValueError(f"beta must be at least 0, got {beta}")
+        base.defaults |= {"ham_alpha": alpha, "ham_beta": beta}
+        for group in base.param_groups:
+            group.setdefault("ham_alpha", alpha)
+            group.setdefault("ham_beta", beta)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        loss = self.base.step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                _multiply(group)
+        return loss
+
+
+def _multiply(group: dict[str, Any]) -> None:
+    direction = 1.0 if group.get("maximize", False) else -1.0
+    for parameter in group["params"]:
+        if parameter.grad is None or parameter.ndim < 2:
+            continue
+        exponent = parameter.sign().mul_(parameter.grad).mul_(direction * group["ham_alpha"])
+        exponent.sub_(group["ham_beta"]).mul_(group["lr"]).clamp_(-LIMIT, LIMIT)
+        parameter.mul_(exponent.exp_())

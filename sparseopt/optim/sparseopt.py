@@ -1,0 +1,300 @@
+"""SparseOpt: sparse training with skew-corrected gradients, around any optimizer.
+
+An ordinary step multiplies the gradient of each sparse weight by its mask and by its neuron's factor, clips if asked, and
+lets the base optimizer move the weights. A step at which the method is due moves connections instead of weights:
+
+    loss.backward()            the dense gradient, averaged over the ranks
+    optimizer.step()
+      due?  yes  ->            method.next_mask for every layer; optimizer state of dropped and grown weights := 0,
+                               grown weights := 0, factors computed anew; no weight moves
+            no   ->            mask, correct, clip; base optimizer step; inactive weights and their state stay exactly 0
+
+Weight decay, momentum and the like remain the base optimizer's business.
+
+>>> import torch, sparseopt as so
+>>> model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.BatchNorm1d(50), torch.nn.ReLU(), torch.nn.Linear(50, 2))
+>>> topology = so.sparsify(model, sparsity=0.9)
+>>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+>>> optimizer = so.SparseOpt(optimizer, topology, so.RigL(total_steps=1000))
+"""
+
+import dataclasses
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sparseopt.methods import Method
+from sparseopt.optim.correction import (
+    Correction,
+    average_density,
+    check_correction,
+    correction_factors,
+    skew_factors,
+)
+from sparseopt.optim.gradients import PREPARE, SparseGradient, all_finite
+from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
+from sparseopt.topology import Topology, generator
+
+log = logging.getLogger(__name__)
+
+KEY = "sparseopt"  # where in the state dict our own part lies
+
+
+class SparseOpt(OptimizerWrapper):
+    """A `torch.optim.Optimizer` that trains a sparse network with any base optimizer.
+
+    Args:
+        base: the optimizer that moves the weights; it must hold all parameters of the topology.
+        topology: what `sparsify` returned.
+        method: `Static()`, `SET(...)`, `RigL(...)` or your own.
+        correction: "layer" (the paper), "global", "unnormalized", "none" (plain dynamic sparse training), or a function
+            `topology -> {name: one factor a neuron}`.
+        max_grad_norm: renormalise the gradients to this global norm at most; `inf` only measures `grad_norm`.
+        clip: what the norm is taken over, "active" or "paper" (see `sparseopt.optim.gradients`).
+
+    Attributes:
+        steps: optimizer steps so far, updates of the topology included.
+        factors: the correction in force, {name: one factor a neuron}; empty for "none".
+        grad_norm: the norm before clipping at the last ordinary step, a tensor; None unless `max_grad_norm` is set.
+    """
+
+    _saved = (
+        *("base", "topology", "method", "correction", "max_grad_norm", "clip"),
+        *("steps", "grad_norm", "_waiting", "_warned"),
+    )
+
+    def __init__(
+        self,
+        base: Optimizer,
+        topology: Topology,
+        method: Method,
+        *,
+        correction: Correction = "layer",
+        max_grad_norm: float | None = None,
+        clip: Literal["active", "paper"] = "active",
+    ) -> None:
+        super().__init__(base)
+        check_correction(correction)
+        if not isinstance(method, Method):
+            raise TypeError(f"method must be Static(), SET(...), RigL(...) or another Method, got {method!r}")
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm must be positive or None, got {max_grad_norm}")
+        if clip not in PREPARE:
+            raise ValueError(f"clip must be 'active' or 'paper', got {clip!r}")
+        _check_parameters(base, topology)
+        topology.claim(self)
+        if topology.init == "sparse" and correction != "none":
+            warnings.warn(
+                "init='sparse' already removes the skew at the start, and the correction on top of it over-corrects; "
+                "use correction='none' with it, or the model's own initialisation",
+                stacklevel=2,
+            )
+        self.topology = topology
+        self.method = method
+        self.correction: Correction = correction
+        self.max_grad_norm = max_grad_norm
+        self.clip = clip
+        self.steps = 0
+        self.grad_norm: Tensor | None = None
+        self._waiting = False  # an update was due, but the gradients were not finite
+        self._warned = False
+        self._settle()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.topology.claim(self)
+        self._settle()
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step: of the connections where the method is due, of the weights otherwise. Returns the closure's loss."""
+        if self._version != self.topology.version:
+            self._settle()
+        self.steps += 1
+        if self.method.due(self.steps) or self._waiting:
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            if not self._move_connections():
+                loss = self._move_weights(closure)
+        else:
+            loss = self._move_weights(closure)
+        self.topology.dense_grad_needed = self._dense_grad_needed()
+        return loss
+
+    def _move_weights(self, closure: Callable[[], float] | None) -> float | None:
+        if closure is None:
+            self._prepare()
+            loss = self.base.step()
+        else:
+            loss = self.base.step(self._preparing(closure))
+        self._hold_to_masks()
+        return loss
+
+    def _preparing(self, closure: Callable[[], float]) -> Callable[[], float]:
+        """The user's closure, with the gradients prepared each time it has computed them."""
+
+        def prepared() -> float:
+            loss = closure()
+            self._prepare()
+            return loss
+
+        return prepared
+
+    def _prepare(self) -> None:
+        self.grad_norm = PREPARE[self.clip](self._sparse, self._all_parameters(), self.max_grad_norm)
+
+    @torch.no_grad()
+    def _hold_to_masks(self) -> None:
+        """Whatever the base optimizer did, inactive weights and their state are exactly zero afterwards."""
+        for each in self._sparse:
+            if each.parameter.grad is not None:
+                each.parameter.mul_(each.mask)
+                for state in self._state_of(each.parameter):
+                    state.mul_(each.mask)
+
+    @torch.no_grad()
+    def _move_connections(self) -> bool:
+        """Update the topology. False if it has to wait because a gradient that would decide is not finite."""
+        trained = {
+            name: parameter.grad
+            for name, parameter in self.topology.parameters.items()
+            if parameter.grad is not None
+        }
+        self._waiting = self.method.uses_gradient and not all_finite(trained.values())
+        if self._waiting:
+            self._warn_once()
+            return False
+        fraction = self.method.drop_fraction_at(self.steps)
+        old, new = self.topology.masks, {}
+        for name, grad in trained.items():
+            draw = generator(self.topology.seed, self.steps, name)
+            weight, seen = self.topology.parameters[name].detach(), self._gradient_for_growth(name, grad)
+            new[name] = self.method.next_mask(old[name], weight, seen, fraction, draw)
+        gone = {name: ~(old[name] & mask) for name, mask in new.items()}  # all but what was and stays active
+        self.topology.replace(new)
+        for name, outside in gone.items():
+            parameter = self.topology.parameters[name]
+            parameter.masked_fill_(outside, 0)
+            for state in self._state_of(parameter):
+                state.masked_fill_(outside, 0)
+        self._settle()
+        return True
+
+    def _gradient_for_growth(self, name: str, grad: Tensor) -> Tensor:
+        if not self.method.reads_corrected_grad() or name not in self.factors:
+            return grad
+        corrected = grad.clone()
+        self.topology.layers[name].scale_(corrected, self.factors[name])
+        return corrected
+
+    def _settle(self) -> None:
+        """Derive from the masks in force what the steps need: factors, and masks as bytes."""
+        topology = self.topology
+        topology.follow_parameters()
+        self.factors = {
+            name: factor.to(_factor_dtype(topology.parameters[name]))
+            for name, factor in correction_factors(topology, self.correction).items()
+        }
+        early, late = self.factors, {}
+        if self.clip == "paper" and not callable(self.correction) and self.correction != "none":
+            early = {
+                name: factor.to(_factor_dtype(topology.parameters[name]))
+                for name, factor in skew_factors(topology, "unnormalized").items()
+            }
+            late = {name: x.rsqrt() for name, x in average_density(topology, self.correction).items()}
+        self._sparse = [
+            SparseGradient(layer, parameter, mask.view(torch.uint8), early.get(name), late.get(name))
+            for (name, layer), parameter, mask in zip(
+                topology.layers.items(), topology.parameters.values(), topology.masks.values(), strict=True
+            )
+        ]
+        self._version = topology.version
+        topology.dense_grad_needed = self._dense_grad_needed()
+
+    def _dense_grad_needed(self) -> bool:
+        """Must the next backward pass deliver the gradient of inactive weights, too?"""
+        by_norm = self.clip == "paper" and self.max_grad_norm is not None
+        return by_norm or self._waiting or self.method.needs_dense_grad(self.steps + 1)
+
+    def _all_parameters(self) -> Iterator[nn.Parameter]:
+        return (parameter for group in self.param_groups for parameter in group["params"])
+
+    def _state_of(self, parameter: nn.Parameter) -> Iterator[Tensor]:
+        """All state of the base optimizer that has one entry a weight."""
+        for value in self.state.get(parameter, {}).values():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                yield value
+
+    def _warn_once(self) -> None:
+        if not self._warned:
+            log.warning(
+                "step %d: the gradients are not finite, so the topology update waits for the next step at which they are",
+                self.steps,
+            )
+        self._warned = True
+
+    def _own_state(self) -> StateDict:
+        return {
+            KEY: {
+                "topology": self.topology.state_dict(),
+                "steps": self.steps,
+                "waiting": self._waiting,
+                "configuration": self._configuration(),
+            }
+        }
+
+    def _configuration(self) -> dict[str, Any]:
+        correction = self.correction
+        return {
+            "method": type(self.method).__name__,
+            **dataclasses.asdict(self.method),
+            "correction": getattr(correction, "__qualname__", repr(correction))
+            if callable(correction)
+            else correction,
+            "max_grad_norm": self.max_grad_norm,
+            "clip": self.clip,
+        }
+
+    def _check_own_state(self, state: StateDict) -> None:
+        if KEY not in state:
+            raise ValueError(
+                f"the state dict has no {KEY!r} entry: it was saved by another optimizer; load it into the base "
+                "optimizer before wrapping that in SparseOpt"
+            )
+        self.topology.check_state_dict(state[KEY]["topology"])
+
+    def _load_own_state(self, state: StateDict) -> None:
+        own = state[KEY]
+        saved, here = own["configuration"], self._configuration()
+        for option in sorted(saved.keys() | here.keys()):
+            if saved.get(option) != here.get(option):
+                log.warning("resuming with %s=%s; saved with %s", option, here.get(option), saved.get(option))
+        self.topology.load_state_dict(own["topology"])
+        self.steps = own["steps"]
+        self._waiting = own["waiting"]
+        self._settle()
+
+
+def _check_parameters(base: Optimizer, topology: Topology) -> None:
+    held = {id(parameter) for group in base.param_groups for parameter in group["params"]}
+    missing = [name for name, parameter in topology.parameters.items() if id(parameter) not in held]
+    if missing:
+        raise ValueError(
+            f"the optimizer lacks {len(missing)} of the topology's {len(topology.parameters)} parameters: "
+            f"{', '.join(missing[:5])}; give them to the optimizer, or leave them out with sparsify(exclude=...)"
+        )
+
+
+def _factor_dtype(parameter: Tensor) -> torch.dtype:
+    """Factors in full precision also where the weights are in half."""
+    return torch.float64 if parameter.dtype in (torch.float64, torch.complex128) else torch.float32

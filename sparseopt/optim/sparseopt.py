@@ -119,14 +119,12 @@ class SparseOpt(OptimizerWrapper):
         if self._version != self.topology.version:
             self._settle()
         self.steps += 1
-        if self.method.due(self.steps) or self._waiting:
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
-            if not self._move_connections():
-                loss = self._move_weights(closure)
-        else:
+        loss = None
+        due = self.method.due(self.steps) or (self._waiting and self.method.drop_fraction_at(self.steps) > 0)
+        if due and closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not due or not self._move_connections():
             loss = self._move_weights(closure)
         self.topology.dense_grad_needed = self._dense_grad_needed()
         return loss

@@ -1,0 +1,79 @@
+"""Residual networks for 32 x 32 images: 6n + 2 layers in three stages of n blocks (He et al. 2016, section 4.2).
+
+Where a stage halves the image and doubles the channels, the shortcut is a 1 x 1 convolution ("projection") or
+takes every second pixel and fills the new channels with zeros ("padding", which has no parameters).
+"""
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import pad, relu
+
+Shortcut = Literal["projection", "padding"]
+
+
+class CifarResNet(nn.Module):
+    """ResNet-20, 32 or 56 with all channels multiplied by `width`."""
+
+    def __init__(
+        self, depth: int, classes: int, *, width: float = 1.0, shortcut: Shortcut = "projection"
+    ) -> None:
+        super().__init__()
+        if depth < 8 or (depth - 2) % 6:
+            raise ValueError(f"depth must be 6n + 2 for a whole n, such as 20, 32 or 56; got {depth}")
+        blocks = (depth - 2) // 6
+        stem, *stages = (max(1, round(channels * width)) for channels in (16, 16, 32, 64))
+        self.conv = nn.Conv2d(3, stem, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(stem)
+        self.stages = nn.Sequential()
+        inputs = stem
+        for number, channels in enumerate(stages):
+            self.stages.append(_stage(inputs, channels, blocks, 1 if number == 0 else 2, shortcut))
+            inputs = channels
+        self.fc = nn.Linear(inputs, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = relu(self.bn(self.conv(x)))
+        return self.fc(self.stages(x).mean((2, 3)))
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut."""
+
+    def __init__(self, inputs: int, channels: int, stride: int, shortcut: Shortcut) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        if stride == 1 and inputs == channels:
+            self.shortcut: nn.Module = nn.Identity()
+        elif shortcut == "projection":
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
+        else:
+            self.shortcut = PaddingShortcut(channels - inputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = relu(self.bn1(self.conv1(x)))
+        return relu(self.bn2(self.conv2(y)) + self.shortcut(x))
+
+
+class PaddingShortcut(nn.Module):
+    """Every `stride`-th pixel, with channels of zeros added, half of them in front."""
+
+    def __init__(self, extra: int, stride: int) -> None:
+        super().__init__()
+        self.before, self.after, self.stride = extra // 2, extra - extra // 2, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))
+
+
+def _stage(inputs: int, channels: int, blocks: int, stride: int, shortcut: Shortcut) -> nn.Sequential:
+    first = BasicBlock(inputs, channels, stride, shortcut)
+    return nn.Sequential(first, *(BasicBlock(channels, channels, 1, shortcut) for _ in range(blocks - 1)))

@@ -1,0 +1,54 @@
+"""The data: official files verified, whole sets on the device, batches that can be made again."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from sparseopt.lab.data.batches import Batch, Pipeline, TensorPipeline
+from sparseopt.lab.data.cifar import load_cifar10, load_cifar100
+from sparseopt.lab.data.dataset import Dataset
+from sparseopt.lab.data.digits import load_digits
+from sparseopt.lab.data.imagenet import ImageNetPipeline
+from sparseopt.lab.data.mnist import load_mnist
+
+__all__ = ["Batch", "DataName", "Dataset", "Pipeline", "TensorPipeline", "load", "pipeline"]
+
+DataName = Literal["digits", "mnist", "cifar10", "cifar100", "imagenet"]
+
+_LOADERS: dict[str, Callable[[Path | None], Dataset]] = {
+    "digits": load_digits,
+    "mnist": load_mnist,
+    "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
+}
+
+
+def load(name: str, data_dir: Path | None = None) -> Dataset:
+    """A data set that fits into memory, from `data_dir` (default: $SPARSEOPT_DATA), the cache or the network.
+
+    >>> load("digits").train_images.shape
+    torch.Size([4000, 1, 28, 28])
+    """
+    if name not in _LOADERS:
+        raise ValueError(f"data must be one of {', '.join(_LOADERS)}, got {name!r}")
+    return _LOADERS[name](data_dir)
+
+
+def pipeline(
+    name: DataName,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    augment: bool | None = None,
+    device: torch.device | None = None,
+    data_dir: Path | None = None,
+) -> Pipeline:
+    """Training and test batches of a data set; `augment=None` augments where the data set allows it."""
+    device = device or torch.device("cpu")
+    if name == "imagenet":
+        return ImageNetPipeline(data_dir, batch_size, seed=seed, augment=augment is not False, device=device)
+    dataset = load(name, data_dir)
+    augment = dataset.augmented if augment is None else augment
+    return TensorPipeline(dataset, batch_size, seed=seed, augment=augment, device=device)

@@ -1,0 +1,146 @@
+"""Official files: looked for, else downloaded, and always verified by their md5 before anything is read.
+
+A folder given as data directory is read, and receives downloads. What is unpacked goes to the cache folder,
+so that a data directory may be shared and read-only.
+"""
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparseopt.lab.cli import UserError
+
+TIMEOUT = 30.0  # seconds without an answer after which a server counts as unreachable
+
+
+@dataclass(frozen=True)
+class OfficialFile:
+    """A file as its authors published it."""
+
+    name: str
+    md5: str
+    url: str
+
+
+@dataclass(frozen=True)
+class OfficialArchive:
+    """A tar archive as published, and the files in it that are wanted, each with its md5."""
+
+    file: OfficialFile
+    folder: str
+    members: Mapping[str, str]
+
+
+def cache_dir() -> Path:
+    """Where unpacked and downloaded files are kept: $SPARSEOPT_CACHE, else the user's cache folder."""
+    if chosen := os.environ.get("SPARSEOPT_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparseopt"
+
+
+def search_path(data_dir: Path | None) -> list[Path]:
+    """The folders to look in: the given one (else $SPARSEOPT_DATA), then the cache."""
+    if data_dir is not None and not data_dir.is_dir():
+        raise UserError(
+            f"--data-dir {data_dir} is not a folder; create it or name the one that holds the data"
+        )
+    if data_dir is None and (default := os.environ.get("SPARSEOPT_DATA")):
+        data_dir = Path(default)
+    return [cache_dir()] if data_dir is None else [data_dir, cache_dir()]
+
+
+def read_file(file: OfficialFile, data_dir: Path | None, subfolders: tuple[str, ...] = ()) -> bytes:
+    """The verified contents of a file, from the data directory or one of its subfolders, else downloaded."""
+    folders = search_path(data_dir)
+    for folder in folders:
+        for place in (folder, *(folder / subfolder for subfolder in subfolders)):
+            if (place / file.name).is_file():
+                return read_verified(place / file.name, file.md5)
+    return read_verified(download(file, folders[0]), file.md5)
+
+
+def read_members(archive: OfficialArchive, data_dir: Path | None) -> dict[str, bytes]:
+    """The verified contents of an archive's files: unpacked already, or from the archive, else downloaded."""
+    folders = search_path(data_dir)
+    for folder in folders:
+        if _unpacked(archive, folder):
+            place = folder / archive.folder
+            return {name: read_verified(place / name, md5) for name, md5 in archive.members.items()}
+    packed = next((path for folder in folders if (path := _packed(archive, folder))), None)
+    unpack(packed or download(archive.file, folders[0]), archive, cache_dir())
+    return read_members(archive, data_dir)
+
+
+def read_verified(path: Path, md5: str) -> bytes:
+    """The contents of a file, refused unless they have the md5 of the official one."""
+    contents = path.read_bytes()
+    found = hashlib.md5(contents, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise UserError(
+            f"{path} is not the official file: its md5 is {found}, not {md5}; replace or delete it"
+        )
+    return contents
+
+
+def download(file: OfficialFile, folder: Path) -> Path:
+    """Fetch a file into a folder. It gets its name only once it is complete and verified."""
+    part = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{file.name}.", delete=False) as target:
+            part = Path(target.name)
+            with urllib.request.urlopen(file.url, timeout=TIMEOUT) as answer:
+                shutil.copyfileobj(answer, target)
+        read_verified(part, file.md5)
+        return part.replace(folder / file.name)
+    except OSError as error:  # of which URLError and a timeout are kinds
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise UserError(
+            f"{file.name} is not in {folder} and cannot be downloaded ({reason}); put {file.url} there"
+        ) from error
+    finally:
+        if part is not None:
+            part.unlink(missing_ok=True)
+
+
+def unpack(packed: Path, archive: OfficialArchive, folder: Path) -> None:
+    """Unpack the wanted files of an archive into `folder`: they appear together, and only if all are right.
+
+    The published archive must have its md5; of any other packing of it, every file must have its own.
+    """
+    if packed.name == archive.file.name:
+        read_verified(packed, archive.file.md5)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        try:
+            with tarfile.open(packed) as tar:
+                for name in archive.members:
+                    tar.extract(f"{archive.folder}/{name}", scratch, filter="data")
+        except (tarfile.TarError, KeyError, EOFError, OSError) as error:
+            raise UserError(
+                f"{packed} cannot be unpacked ({error}); replace it by {archive.file.url}"
+            ) from error
+        unpacked = Path(scratch) / archive.folder
+        for name, md5 in archive.members.items():
+            read_verified(unpacked / name, md5)
+        if not _unpacked(archive, folder):  # another process may have been faster
+            shutil.rmtree(folder / archive.folder, ignore_errors=True)
+            unpacked.replace(folder / archive.folder)
+
+
+def _unpacked(archive: OfficialArchive, folder: Path) -> bool:
+    return all((folder / archive.folder / name).is_file() for name in archive.members)
+
+
+def _packed(archive: OfficialArchive, folder: Path) -> Path | None:
+    """The archive in a folder, in the published packing or another one."""
+    published = folder / archive.file.name
+    others = sorted(folder.glob(f"{archive.folder}.tar*"))
+    return published if published.is_file() else next(iter(others), None)

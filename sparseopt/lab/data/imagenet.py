@@ -1,0 +1,117 @@
+"""ImageNet-1k from a folder, `train/WNID/*.JPEG` and `val/WNID/*.JPEG`, decoded and augmented by torchvision.
+
+The randomness of an image's crop is keyed by (seed, epoch, image), not by the worker that happens to decode
+it: the number of workers changes the speed and nothing else.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.data.batches import Batch
+from sparseopt.lab.data.fetch import search_path
+from sparseopt.topology import generator
+
+SIDE = 224
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TEST_BATCH = 256
+
+
+class ImageNetPipeline:
+    """Batches of ImageNet; the last images of an epoch that fill no batch are left out."""
+
+    def __init__(
+        self, data_dir: Path | None, batch_size: int, *, seed: int, augment: bool, device: torch.device
+    ) -> None:
+        vision = _torchvision()
+        root = _folder(data_dir)
+        still = _still(vision)
+        self._train = _Keyed(_images(vision, root / "train"), _moving(vision) if augment else still, seed)
+        self._test = _Keyed(_images(vision, root / "val"), still, seed)
+        self.shape: tuple[int, ...] = (3, SIDE, SIDE)
+        self.classes = len(self._train.images.classes)
+        self.steps_per_epoch = len(self._train) // batch_size
+        if not 1 <= batch_size <= len(self._train):
+            raise UserError(f"--batch-size must be between 1 and {len(self._train)}, got {batch_size}")
+        self._batch_size, self._seed, self._device = batch_size, seed, device
+
+    def train_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        order = torch.randperm(len(self._train), generator=generator(self._seed, "order", epoch)).tolist()
+        self._train.epoch = epoch
+        used = order[start * self._batch_size : self.steps_per_epoch * self._batch_size]
+        yield from self._load(self._train, used, self._batch_size)
+
+    def test_batches(self) -> Iterator[Batch]:
+        yield from self._load(self._test, list(range(len(self._test))), TEST_BATCH)
+
+    def _load(self, images: "_Keyed", order: list[int], batch_size: int) -> Iterator[Batch]:
+        pinned = self._device.type == "cuda"
+        loader = DataLoader(
+            images, batch_size, sampler=order, num_workers=os.cpu_count() or 0, pin_memory=pinned
+        )
+        for pixels, labels in loader:
+            yield pixels.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
+
+
+class _Keyed(TorchDataset[tuple[Tensor, int]]):
+    """Images whose random transform depends on (seed, epoch, image) alone."""
+
+    def __init__(self, images: Any, transform: Any, seed: int) -> None:
+        self.images, self.transform, self.seed, self.epoch = images, transform, seed, 0
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = self.images[index]
+        with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
+            torch.random.set_rng_state(generator(self.seed, "augment", self.epoch, index).get_state())
+            return self.transform(image), label
+
+
+def _images(vision: Any, folder: Path) -> Any:
+    """The images of a folder, a class a subfolder, as PIL images."""
+    return vision.datasets.ImageFolder(str(folder))
+
+
+def _moving(vision: Any) -> Any:
+    v2 = vision.transforms.v2
+    return v2.Compose([v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip(), *_to_tensor(v2)])
+
+
+def _still(vision: Any) -> Any:
+    v2 = vision.transforms.v2
+    return v2.Compose([v2.Resize(256), v2.CenterCrop(SIDE), *_to_tensor(v2)])
+
+
+def _to_tensor(v2: Any) -> list[Any]:
+    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+
+
+def _torchvision() -> Any:
+    try:
+        import torchvision  # pyright: ignore[reportMissingImports]
+        import torchvision.transforms.v2  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "imagenet needs torchvision, which is not installed: pip install 'sparseopt[imagenet]'"
+        ) from error
+    return torchvision
+
+
+def _folder(data_dir: Path | None) -> Path:
+    for folder in search_path(data_dir):
+        for root in (folder, folder / "imagenet"):
+            if (root / "train").is_dir() and (root / "val").is_dir():
+                return root
+    raise UserError(
+        "imagenet is not downloaded for you: name, with --data-dir, a folder with train/WNID/*.JPEG and "
+        "val/WNID/*.JPEG"
+    )

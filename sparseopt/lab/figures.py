@@ -2,7 +2,7 @@
 
 Figures are made for a printed column and for a screen: a serif face that goes with mathematics, thin axes on
 two sides only, a palette that colour-blind readers can tell apart (Okabe and Ito), theory always dashed,
-in ink. No `pyplot`: a figure is a value that is drawn, saved and forgotten, with no global state and no window.
+in ink. No `pyplot`: a figure is a value that is drawn, saved and forgotten, without global state or window.
 """
 
 import io

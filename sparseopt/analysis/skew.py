@@ -1,0 +1,221 @@
+"""How skewed is this network, and can the correction help it? The diagnostic for any model with a topology.
+
+>>> import torch, sparseopt as so
+>>> from torch import nn
+>>> _ = torch.manual_seed(0)
+>>> model = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+>>> masks = so.topology.fan_in_masks(model, 0.8, "bimodal:10")
+>>> topology = so.sparsify(model, 0.8, masks=masks)
+>>> x, y = torch.randn(256, 64), torch.randint(10, (256,))
+>>> report = so.analysis.skew_report(model, topology, lambda m: nn.functional.cross_entropy(m(x), y))
+>>> report.layers["0.weight"].factor_spread > 0.3
+True
+
+`print(report)` shows one row a layer; how to read it is told in docs/analyses.md. The model is left exactly as it was.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparseopt.analysis.fan_in_law import PowerLaw, angle, neuron_scale, power_law
+from sparseopt.methods import SET, Method
+from sparseopt.optim import skew_factors
+from sparseopt.topology import Layer, Topology, generator
+
+Loss = Callable[[nn.Module], Tensor]
+Gradients = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LayerSkew:
+    """One layer: its fan-in, the factors that follow from it, and what its gradients show. Angles in degrees."""
+
+    fan_in: Tensor
+    density: Tensor  # 1 - s_i of each neuron
+    factor: Tensor  # what the correction multiplies each neuron's gradient with
+    scale: Tensor  # mean |gradient| of each neuron's active weights; NaN without inputs
+    law: PowerLaw  # of the scale against 1 - s_i: slope -0.5 where BatchNorm follows
+    corrected_law: PowerLaw
+    rotation: float  # angle between the raw and the corrected gradient
+    jump: float  # angle by which a mask update turns the raw gradient
+    corrected_jump: float
+
+    @property
+    def factor_spread(self) -> float:
+        """Standard deviation of the factors: 0 where the correction does nothing."""
+        return float(self.factor.std(correction=0))
+
+
+@dataclass(frozen=True)
+class SkewReport:
+    """All layers, and the angles over the whole network's sparse weights."""
+
+    layers: dict[str, LayerSkew]
+    rotation: float
+    jump: float
+    corrected_jump: float
+
+    def rows(self) -> list[dict[str, str | float]]:
+        """One row a layer: the numbers behind the table."""
+        return [
+            {
+                "layer": name,
+                "neurons": layer.fan_in.numel(),
+                "fan-in least": int(layer.fan_in.min()),
+                "median": float(layer.fan_in.double().quantile(0.5)),
+                "largest": int(layer.fan_in.max()),
+                "factor spread": layer.factor_spread,
+                "slope": layer.law.slope,
+                "+-": layer.law.error,
+                "slope corrected": layer.corrected_law.slope,
+                "rotation": layer.rotation,
+                "jump": layer.jump,
+                "jump corrected": layer.corrected_jump,
+            }
+            for name, layer in self.layers.items()
+        ]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells
+        ]
+        angles = f"rotation {self.rotation:.1f}°, jump {self.jump:.1f}°, corrected {self.corrected_jump:.1f}°"
+        return "\n".join([*lines, f"network: {angles}"])
+
+
+def skew_report(
+    model: nn.Module,
+    topology: Topology,
+    loss: Loss,
+    *,
+    method: Method | None = None,
+    drop_fraction: float = 0.3,
+) -> SkewReport:
+    """Measure the skew of a network at its present weights, on the batch behind `loss`.
+
+    Args:
+        loss: computes the loss of the model it is given, on the same batch at every call. Have the model in training
+            mode: BatchNorm in evaluation mode does not normalise by the batch, and there is no skew to see.
+        method: whose mask update the jump is measured at; default `SET`. The update is tried, not kept.
+        drop_fraction: share of the active weights that this update moves.
+    """
+    if not model.training:
+        raise ValueError(
+            "the model is in evaluation mode, where BatchNorm causes no skew: call model.train() first"
+        )
+    with _left_as_it_was(model):
+        before = _gradients(model, topology, loss)
+        moved = _updated(topology, before, method or SET(total_steps=1), drop_fraction)
+        moved.apply()
+        after = _gradients(model, topology, loss)
+    return _report(topology, moved, before, after)
+
+
+def _report(topology: Topology, moved: Topology, before: Gradients, after: Gradients) -> SkewReport:
+    raw = _masked(before, topology.masks)
+    corrected = _corrected(raw, topology)
+    stayed = {name: topology.masks[name] & moved.masks[name] for name in before}
+    jump = _masked(before, stayed), _masked(after, stayed)
+    corrected_jump = _corrected(jump[0], topology), _corrected(jump[1], moved)
+    layers = {
+        name: _layer_skew(
+            topology,
+            name,
+            (raw[name], corrected[name]),
+            [(a[name], b[name]) for a, b in (jump, corrected_jump)],
+        )
+        for name in before
+    }
+    return SkewReport(
+        layers,
+        rotation=angle(_flat(raw), _flat(corrected)),
+        jump=angle(*map(_flat, jump)),
+        corrected_jump=angle(*map(_flat, corrected_jump)),
+    )
+
+
+def _layer_skew(
+    topology: Topology, name: str, gradient: tuple[Tensor, Tensor], jumps: list[tuple[Tensor, Tensor]]
+) -> LayerSkew:
+    layer = topology.layers[name]
+    fan_in = topology.fan_in(name)
+    density = fan_in.double() / layer.inputs
+    mask = layer.by_neuron(topology.masks[name])
+    scale, corrected_scale = (neuron_scale(layer.by_neuron(g), mask) for g in gradient)
+    return LayerSkew(
+        fan_in=fan_in,
+        density=density,
+        factor=skew_factors(topology, "layer")[name],
+        scale=scale,
+        law=power_law(density, scale),
+        corrected_law=power_law(density, corrected_scale),
+        rotation=angle(*gradient),
+        jump=angle(*jumps[0]),
+        corrected_jump=angle(*jumps[1]),
+    )
+
+
+@contextmanager
+def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """Undo, at the end, whatever the block did to parameters and buffers."""
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    try:
+        yield
+    finally:
+        model.load_state_dict(kept)
+
+
+def _gradients(model: nn.Module, topology: Topology, loss: Loss) -> Gradients:
+    """The dense gradient of every layer that the loss reaches, in float64; every call sees the same dropout."""
+    with torch.random.fork_rng():
+        grads = torch.autograd.grad(loss(model), list(topology.parameters.values()), allow_unused=True)
+    return {
+        name: grad.double() for name, grad in zip(topology.parameters, grads, strict=True) if grad is not None
+    }
+
+
+def _updated(topology: Topology, grads: Gradients, method: Method, fraction: float) -> Topology:
+    """What the topology would be after one update of the method."""
+    masks = {
+        name: method.next_mask(
+            mask,
+            topology.parameters[name].detach(),
+            grads.get(name),
+            fraction,
+            generator(topology.seed, "skew report", name),
+        )
+        if name in grads
+        else mask
+        for name, mask in topology.masks.items()
+    }
+    return Topology(topology.layers, topology.parameters, masks, seed=topology.seed)
+
+
+def _masked(grads: Gradients, masks: Mapping[str, Tensor]) -> Gradients:
+    return {name: grad * masks[name] for name, grad in grads.items()}
+
+
+def _corrected(grads: Gradients, topology: Topology) -> Gradients:
+    factors = skew_factors(topology, "layer")
+    return {name: _scaled(topology.layers[name], grad, factors[name]) for name, grad in grads.items()}
+
+
+def _scaled(layer: Layer, grad: Tensor, factor: Tensor) -> Tensor:
+    scaled = grad.clone()
+    layer.scale_(scaled, factor)
+    return scaled
+
+
+def _flat(grads: Gradients) -> Tensor:
+    return torch.cat([grad.flatten().cpu() for grad in grads.values()])
+
+
+def _cell(value: str | float) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,112 @@
+"""The skew diagnostic on networks whose skew is known."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import sparseopt as so
+
+
+def _network(pattern: str, *, sparsity: float = 0.8) -> tuple[nn.Sequential, so.Topology]:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(200, 100), nn.BatchNorm1d(100), nn.ReLU(), nn.Dropout(0.1), nn.Linear(100, 10)
+    )
+    masks = so.topology.fan_in_masks(model, sparsity, pattern, exclude="4.weight")
+    return model, so.sparsify(model, sparsity, masks=masks, exclude="4.weight")
+
+
+def _loss(model: nn.Module) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(1)
+    images = torch.randn(512, 200, generator=draw)
+    return F.cross_entropy(model(images), torch.randint(10, (512,), generator=draw))
+
+
+class _UpAndDown(nn.Module):
+    """A convolution, a grouped transposed one, and a layer that is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.up, self.idle = (
+            nn.Conv2d(3, 16, 3),
+            nn.ConvTranspose2d(16, 6, 3, groups=2),
+            nn.Linear(9, 9),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(self.conv(x).relu())
+
+
+def test_heterogeneous_layer_shows_the_law_and_the_correction_removes_it() -> None:
+    model, topology = _network("bimodal:20")
+    layer = so.analysis.skew_report(model, topology, _loss).layers["0.weight"]
+    assert layer.law.slope == pytest.approx(-0.5, abs=0.05)
+    assert layer.corrected_law.slope == pytest.approx(layer.law.slope + 0.5, abs=1e-9)
+    assert layer.fan_in.min() * 15 < layer.fan_in.max()
+    assert 10 < layer.rotation < 60
+
+
+def test_constant_fan_in_has_nothing_to_correct() -> None:
+    model, topology = _network("constant")
+    report = so.analysis.skew_report(model, topology, _loss)
+    layer = report.layers["0.weight"]
+    assert layer.factor_spread == 0
+    assert layer.rotation == pytest.approx(0, abs=1e-4)
+    assert math.isnan(layer.law.slope)
+    assert report.jump > 0
+
+
+def test_rotation_is_the_angle_between_the_gradient_and_what_the_optimizer_would_use() -> None:
+    model, topology = _network("bimodal:5")
+    with torch.random.fork_rng():  # the report sees the same dropout
+        report = so.analysis.skew_report(model, topology, _loss)
+    (grad,) = torch.autograd.grad(_loss(model), topology.parameters["0.weight"])
+    raw = (grad * topology.masks["0.weight"]).double()
+    factor = (topology.fan_in("0.weight").double() / topology.fan_in("0.weight").double().mean()).sqrt()
+    corrected = raw * factor.unsqueeze(1)
+    cosine = float((raw * corrected).sum() / raw.norm() / corrected.norm())
+    assert report.rotation == pytest.approx(math.degrees(math.acos(cosine)), abs=1e-3)
+
+
+def test_nothing_of_the_model_changes() -> None:
+    model, topology = _network("random")
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    masks = {name: mask.clone() for name, mask in topology.masks.items()}
+    state = torch.get_rng_state()
+    so.analysis.skew_report(model, topology, _loss, method=so.RigL(total_steps=1))
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(mask, masks[name]) for name, mask in topology.masks.items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert topology.itop_rate() == pytest.approx(topology.active() / topology.size())
+
+
+def test_jump_vanishes_when_the_update_moves_nothing() -> None:
+    model, topology = _network("random")
+    report = so.analysis.skew_report(model, topology, _loss, drop_fraction=0.0)
+    assert report.jump == pytest.approx(0, abs=1e-3)
+    assert report.corrected_jump == pytest.approx(0, abs=1e-3)
+
+
+def test_convolutions_and_layers_the_loss_does_not_reach() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict(
+        {"conv": nn.Conv2d(3, 16, 3), "up": nn.ConvTranspose2d(16, 6, 3, groups=2), "idle": nn.Linear(9, 9)}
+    )
+    topology = so.sparsify(model, 0.5, distribution="uniform")
+    images = torch.randn(4, 3, 8, 8)
+    report = so.analysis.skew_report(
+        model, topology, lambda m: m["up"](m["conv"](images).relu()).square().mean()
+    )
+    assert list(report.layers) == ["conv.weight", "up.weight"]
+    assert report.layers["up.weight"].scale.shape == (6,)
+    assert "conv.weight" in str(report)
+
+
+def test_evaluation_mode_is_refused_with_the_remedy() -> None:
+    model, topology = _network("random")
+    with pytest.raises(ValueError, match=r"model\.train\(\)"):
+        so.analysis.skew_report(model.eval(), topology, _loss)

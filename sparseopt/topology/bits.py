@@ -10,12 +10,10 @@ def pack(mask: Tensor) -> Tensor:
     >>> pack(torch.tensor([True, False, False, True, False, False, False, False, True])).tolist()
     [9, 1]
     """
-    flat = mask.reshape(-1).to(torch.uint8)
-    flat = torch.nn.functional.pad(flat, (0, -flat.numel() % 8)).view(-1, 8)
-    packed = flat[:, 0].clone()
-    for bit in range(1, 8):
-        packed |= flat[:, bit] << bit
-    return packed
+    flat = mask.reshape(-1)
+    octets = torch.nn.functional.pad(flat, (0, -flat.numel() % 8)).view(-1, 8)
+    values = torch.tensor([1.0, 2, 4, 8, 16, 32, 64, 128], device=mask.device)
+    return (octets.float() @ values).to(torch.uint8)  # below 256: exact in any float
 
 
 def unpack(packed: Tensor, shape: torch.Size | tuple[int, ...]) -> Tensor:

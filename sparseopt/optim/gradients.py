@@ -19,15 +19,27 @@ from torch import Tensor, nn
 
 from sparseopt.topology import Layer
 
+INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
+
+
+@torch.no_grad()
+def hold_to_mask_(tensor: Tensor, mask: Tensor) -> None:
+    """Set a tensor to exactly zero, in place, where the mask (bytes, 0 or 1) is 0.
+
+    It multiplies the bits of the numbers, seen as integers: as fast as multiplying the numbers, several times faster than
+    selecting by a bool mask, and exact also where the tensor holds inf or NaN, whose product with 0 is NaN.
+    """
+    if tensor.is_complex():
+        tensor, mask = torch.view_as_real(tensor), mask.unsqueeze(-1)
+    tensor.view(INTEGER[tensor.itemsize]).mul_(mask)
+
 
 class SparseGradient(NamedTuple):
     """One sparse parameter, with what its gradient is multiplied by."""
 
     layer: Layer
     parameter: nn.Parameter
-    mask: (
-        Tensor  # the bool mask seen as bytes: the multiplication by them is vectorised, that by bools is not
-    )
+    mask: Tensor  # the bool mask seen as bytes, as `hold_to_mask_` wants it
     early: Tensor | None = None  # one factor a neuron, before the norm is taken
     late: Tensor | None = None  # one number for the layer, after the clip
 
@@ -37,7 +49,7 @@ class SparseGradient(NamedTuple):
 
     def hold_to_mask(self) -> None:
         if self.parameter.grad is not None:
-            self.parameter.grad.mul_(self.mask)
+            hold_to_mask_(self.parameter.grad, self.mask)
 
     def rescale(self) -> None:
         if self.late is not None and self.parameter.grad is not None:

@@ -36,7 +36,7 @@ from sparseopt.optim.correction import (
     correction_factors,
     skew_factors,
 )
-from sparseopt.optim.gradients import PREPARE, SparseGradient, all_finite
+from sparseopt.optim.gradients import PREPARE, SparseGradient, all_finite, hold_to_mask_
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology, generator
 
@@ -156,9 +156,9 @@ class SparseOpt(OptimizerWrapper):
         """Whatever the base optimizer did, inactive weights and their state are exactly zero afterwards."""
         for each in self._sparse:
             if each.parameter.grad is not None:
-                each.parameter.mul_(each.mask)
+                hold_to_mask_(each.parameter, each.mask)
                 for state in self._state_of(each.parameter):
-                    state.mul_(each.mask)
+                    hold_to_mask_(state, each.mask)
 
     @torch.no_grad()
     def _move_connections(self) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, overload
 import torch
 from torch.optim import Optimizer
 
-from sparseopt.optim.wrapper import OptimizerWrapper
+from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 
 LIMIT = 5.0  # largest |exponent|: one step changes no weight by more than a factor of e^5
 
@@ -35,9 +35,7 @@ class HAM(OptimizerWrapper):
         if not beta >= 0:
             raise ValueError(f"beta must be at least 0, got {beta}")
         base.defaults |= {"ham_alpha": alpha, "ham_beta": beta}
-        for group in base.param_groups:
-            group.setdefault("ham_alpha", alpha)
-            group.setdefault("ham_beta", beta)
+        self._complete_groups()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -49,6 +47,15 @@ class HAM(OptimizerWrapper):
             for group in self.param_groups:
                 _multiply(group)
         return loss
+
+    def _complete_groups(self) -> None:
+        """Give alpha and beta to the groups that have none of their own."""
+        for group in self.param_groups:
+            for option in ("ham_alpha", "ham_beta"):
+                group.setdefault(option, self.defaults[option])
+
+    def _load_own_state(self, state: StateDict) -> None:
+        self._complete_groups()  # the state may have been saved without HAM
 
 
 def _multiply(group: dict[str, Any]) -> None:

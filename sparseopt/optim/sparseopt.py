@@ -120,7 +120,7 @@ class SparseOpt(OptimizerWrapper):
             self._settle()
         self.steps += 1
         loss = None
-        due = self.method.due(self.steps) or (self._waiting and self.method.drop_fraction_at(self.steps) > 0)
+        due = self.method.due(self.steps) or self._waits_for(self.steps)
         if due and closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -222,7 +222,12 @@ class SparseOpt(OptimizerWrapper):
     def _dense_grad_needed(self) -> bool:
         """Must the next backward pass deliver the gradient of inactive weights, too?"""
         by_norm = self.clip == "paper" and self.max_grad_norm is not None
-        return by_norm or self._waiting or self.method.needs_dense_grad(self.steps + 1)
+        step = self.steps + 1
+        return by_norm or self._waits_for(step) or self.method.needs_dense_grad(step)
+
+    def _waits_for(self, step: int) -> bool:
+        """Is an update waiting that this step may still make up for? With the end of the schedule it is dropped."""
+        return self._waiting and self.method.drop_fraction_at(step) > 0
 
     def _all_parameters(self) -> Iterator[nn.Parameter]:
         return (parameter for group in self.param_groups for parameter in group["params"])

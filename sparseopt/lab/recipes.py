@@ -1,0 +1,192 @@
+"""What can be trained: one flat, typed, immutable configuration, and the paper's values of it.
+
+A recipe is the configuration of one data set and one network; every field is an option of `sparseopt train`.
+Where and on what a run happens (folders, device, threads) is not part of it: the same configuration is the same
+experiment anywhere.
+"""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.controls import CorrectionName
+from sparseopt.lab.data import DataName
+from sparseopt.lab.models import Shortcut
+
+ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50"]
+MethodName = Literal["dense", "static", "set", "rigl"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides what comes out of a run."""
+
+    data: DataName
+    """Data set; digits needs no download."""
+    model: ModelName
+    """Network."""
+    epochs: int
+    """Passes over the training images."""
+    batch_size: int
+    """Images a step."""
+    lr: float
+    """Peak learning rate of SGD, for batches of `lr_batch` images."""
+    weight_decay: float
+    """Of SGD, on all parameters."""
+    warmup_epochs: float
+    """Epochs over which the learning rate rises linearly, before it falls as half a cosine."""
+    warmup_lr: float
+    """Learning rate of the very first step."""
+    final_lr: float
+    """Learning rate that the cosine ends at."""
+    lr_batch: int | None = None
+    """Batch size that lr is meant for: with another one, lr is scaled in proportion. None: never scaled."""
+    momentum: float = 0.9
+    """Of SGD."""
+    method: MethodName = "rigl"
+    """How connections move: not at all (static), at random (set), by gradient (rigl); dense has no masks."""
+    sparsity: float = 0.9
+    """Share of zeros among all sparsifiable weights."""
+    distribution: Literal["erk", "er", "uniform"] = "erk"
+    """How the sparsity is shared among the layers."""
+    fan_in: str = "random"
+    """Fan-in of the first masks: random, constant, or bimodal:R (half of the neurons have R times the other's)."""
+    correction: CorrectionName = "layer"
+    """Skew correction; none is plain dynamic sparse training, shuffled and layerwise are controls."""
+    drop_fraction: float = 0.3
+    """Share of the active weights that the first update moves; decays as half a cosine."""
+    every: int = 100
+    """Steps between two updates of the masks."""
+    until: float = 0.75
+    """Share of the training after which the masks stay."""
+    grow_from: Literal["original", "corrected"] = "original"
+    """The gradient that RigL grows by: before or after the skew correction."""
+    ham: bool = False
+    """Add HAM's multiplicative step."""
+    ham_alpha: float = 80.0
+    """Strength of HAM."""
+    ham_beta: float = 0.0
+    """Decay within HAM's step."""
+    max_grad_norm: float | None = None
+    """Renormalise the gradients to at most this global norm; the paper's ablation is 1."""
+    clip: Literal["active", "paper"] = "active"
+    """What that norm is taken over: the gradients that move weights, or the dense ones as in the paper."""
+    width: float = 1.0
+    """Multiplier of all hidden channels."""
+    hidden: tuple[int, ...] = (512, 512)
+    """Hidden layers of the MLP."""
+    shortcut: Shortcut = "projection"
+    """Where a CIFAR ResNet changes its shape: 1x1 convolution, or zeros (no parameters)."""
+    augment: bool | None = None
+    """Random crops and flips; None: where the data set allows it."""
+    seed: int = 0
+    """Decides initial weights, masks, order of the images and augmentation."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "every"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        _require(
+            self.lr_batch is None or self.lr_batch >= 1, "lr_batch", self.lr_batch, "at least 1, or None"
+        )
+        for name in ("weight_decay", "warmup_epochs", "warmup_lr", "final_lr", "ham_alpha", "ham_beta"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        for name in ("drop_fraction", "until"):
+            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
+        _require(self.lr > 0, "lr", self.lr, "greater than 0")
+        _require(self.width > 0, "width", self.width, "greater than 0")
+        _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and less than 1")
+        _require(0 <= self.sparsity < 1, "sparsity", self.sparsity, "at least 0 and less than 1")
+        _require(
+            self.max_grad_norm is None or self.max_grad_norm > 0,
+            *("max_grad_norm", self.max_grad_norm, "greater than 0, or None"),
+        )
+        _require(
+            bool(self.hidden) and min(self.hidden) >= 1,
+            "hidden",
+            self.hidden,
+            "one or more widths of at least 1",
+        )
+        _require(
+            self.warmup_epochs <= self.epochs,
+            *("warmup_epochs", self.warmup_epochs, f"at most --epochs, which is {self.epochs}"),
+        )
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate at the end of the warm-up."""
+        return self.lr if self.lr_batch is None else self.lr * self.batch_size / self.lr_batch
+
+    @property
+    def recipe(self) -> str:
+        """The data set and the network: the name of the recipe, if there is one of these two."""
+        return f"{self.data}-{self.model}"
+
+    @property
+    def run_name(self) -> str:
+        """A name that tells the main settings, and tells apart any two configurations."""
+        sparse = [] if self.method == "dense" else [f"{self.sparsity:g}", self.correction]
+        parts = [self.recipe, self.method, *sparse, *(["ham"] if self.ham else []), f"seed{self.seed}"]
+        named = {"data", "model", "method", "sparsity", "correction", "ham", "seed"}
+        usual = RECIPES.get(self.recipe)
+        rest = {name: value for name, value in self.to_json().items() if name not in named}
+        if usual is None or any(value != usual.to_json()[name] for name, value in rest.items()):
+            parts.append(hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:6])
+        return "-".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """The configuration as JSON has it: lists for tuples."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+
+def _require(holds: bool, name: str, value: object, expected: str) -> None:
+    if not holds:
+        raise UserError(f"--{name.replace('_', '-')} must be {expected}, got {value}")
+
+
+_DIGITS = Config(
+    "digits",
+    "mlp",
+    epochs=20,
+    batch_size=128,
+    lr=0.1,
+    weight_decay=5e-4,
+    warmup_epochs=1.0,
+    warmup_lr=0.0,
+    final_lr=1e-6,
+    sparsity=0.95,
+    every=25,  # an epoch has 31 steps
+)
+
+_CIFAR100 = Config(
+    "cifar100",
+    "resnet20",
+    epochs=100,
+    batch_size=256,
+    lr=0.1,
+    weight_decay=5e-4,
+    warmup_epochs=5.0,
+    warmup_lr=0.0,
+    final_lr=1e-6,
+)
+
+RECIPES: dict[str, Config] = {
+    "digits-mlp": _DIGITS,
+    "mnist-mlp": dataclasses.replace(_DIGITS, data="mnist", epochs=10, every=100),
+    "cifar100-resnet20": _CIFAR100,
+    "imagenet-resnet50": Config(
+        "imagenet",
+        "resnet50",
+        epochs=90,
+        batch_size=128,
+        lr=0.1,
+        lr_batch=256,
+        weight_decay=1e-4,
+        warmup_epochs=5.0,
+        warmup_lr=1e-5,
+        final_lr=1e-5,
+    ),
+}
+"""The paper's values for CIFAR-100 and ImageNet; for digits, on which it trains nothing, CIFAR's, scaled down."""

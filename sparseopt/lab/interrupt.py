@@ -1,0 +1,34 @@
+"""Ctrl-C and SIGTERM as a request: stop after this step, and save first."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # a person at the keyboard, and a cluster that wants its node back
+
+
+class StopRequest:
+    """Has somebody asked to stop? True from the first signal on; a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.made = False
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take note of signals inside the block. Only the main thread can; in others nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.made:
+            raise KeyboardInterrupt
+        self.made = True

@@ -1,0 +1,167 @@
+"""Train a configuration from beginning to end, in a run directory or without one.
+
+`train` is what the command calls, and what a script calls for many runs in one process:
+
+>>> from dataclasses import replace
+>>> from sparseopt.lab.recipes import RECIPES
+>>> from sparseopt.lab.train import train
+>>> summary = train(replace(RECIPES["digits-mlp"], epochs=1, hidden=(32,), every=10))
+>>> summary.result["epochs"], len(summary.rows)
+(1, 1)
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from sparseopt.lab.cli import INTERRUPTED, UserError
+from sparseopt.lab.experiment import Experiment, build
+from sparseopt.lab.files import write_bytes, write_json
+from sparseopt.lab.interrupt import StopRequest
+from sparseopt.lab.metrics import Row
+from sparseopt.lab.provenance import environment
+from sparseopt.lab.recipes import Config
+from sparseopt.lab.rundir import RunDir
+from sparseopt.lab.tensorboard import TensorBoard
+from sparseopt.lab.trainer import Diverged, Observer, Trainer
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came out of a run."""
+
+    config: Config
+    rows: list[Row]
+    """One row of metrics an epoch."""
+    result: dict[str, Any]
+    """What summary.json holds: the final numbers."""
+    experiment: Experiment | None
+    """The trained network and its masks; None for a run that had been finished before."""
+
+
+def train(
+    config: Config,
+    out: Path | None = None,
+    *,
+    data_dir: Path | None = None,
+    device: torch.device | None = None,
+    observers: Sequence[Observer] = (),
+    checkpoint_seconds: float = 30.0,
+) -> Summary:
+    """Train, or go on training, or report what has been trained already.
+
+    With a folder `out`, the run can be stopped at any moment and goes on from its last checkpoint when it is
+    called again; checkpoints are written after every epoch and every `checkpoint_seconds`. Without one,
+    nothing is written.
+    """
+    if out is None:
+        trainer = Trainer(build(config, device=device, data_dir=data_dir))
+        trainer.run(observers)
+        return Summary(config, trainer.rows, summarise(trainer), trainer.experiment)
+    run = RunDir(out)
+    with run.locked():
+        _refuse_other_run(run, config)
+        if (result := run.summary()) is not None:
+            return Summary(config, run.metrics(), result, None)
+        experiment = build(config, device=device, data_dir=data_dir)
+        run.write_config(
+            {"config": config.to_json(), "name": config.run_name, **environment(experiment.device)}
+        )
+        return _train_in(run, experiment, observers, checkpoint_seconds)
+
+
+def summarise(trainer: Trainer) -> dict[str, Any]:
+    """The final numbers of a run."""
+    experiment, last = trainer.experiment, trainer.rows[-1]
+    topology = experiment.topology
+    weights = sum(p.numel() for p in experiment.model.parameters() if p.dim() > 1)
+    return {
+        **{name: value for name, value in last.items() if name != "epoch"},
+        "epochs": last["epoch"],
+        "best_test_accuracy": max(row["test_accuracy"] for row in trainer.rows),
+        "weights": weights,
+        "active_weights": weights if topology is None else weights - topology.size() + topology.active(),
+    }
+
+
+def _refuse_other_run(run: RunDir, config: Config) -> None:
+    """A folder that holds a run goes on with that one, and with no other configuration."""
+    if not run.config_file.exists():
+        return
+    recorded, asked = run.config(), config.to_json()
+    differing = [
+        f"{name} is {recorded.get(name)} there, {asked.get(name)} here"
+        for name in sorted(recorded.keys() | asked.keys())
+        if recorded.get(name) != asked.get(name)
+    ]
+    if differing:
+        named = "; ".join(differing[:3]) + ("; ..." if len(differing) > 3 else "")
+        raise UserError(f"{run.path} holds another run ({named}); choose another --out")
+
+
+def _train_in(
+    run: RunDir, experiment: Experiment, observers: Sequence[Observer], checkpoint_seconds: float
+) -> Summary:
+    trainer = Trainer(experiment)
+    if (state := run.checkpoints.load(experiment.device)) is not None:
+        trainer.load_state_dict(state)
+    run.write_metrics(trainer.rows)
+    run.diverged_file.unlink(missing_ok=True)
+    stop = StopRequest()
+    keeper = Keeper(run, checkpoint_seconds, stop)
+    try:
+        with stop.listening():
+            trainer.run([TensorBoard(run.tensorboard), *observers, keeper])
+    except Diverged as error:
+        write_json(run.diverged_file, {"step": error.step, "reason": str(error)})
+        raise
+    result = summarise(trainer)
+    save_model(experiment, run.model_file)
+    write_json(run.summary_file, result)
+    return Summary(experiment.config, trainer.rows, result, experiment)
+
+
+def save_model(experiment: Experiment, path: Path) -> None:
+    """The final network as an ordinary dense one, zeros included, loadable without this library."""
+    state = {name: value.contiguous() for name, value in experiment.model.state_dict().items()}
+    write_bytes(path, safetensors.torch.save(state))
+
+
+class Keeper(Observer):
+    """Keeps a run on disk: a row of metrics and a checkpoint after every epoch, and checkpoints in between."""
+
+    def __init__(self, run: RunDir, seconds: float, stop: StopRequest) -> None:
+        self._run, self._seconds, self._stop = run, seconds, stop
+        self._saved_at = time.monotonic()
+
+    def started(self, trainer: Trainer) -> None:
+        self._saved_at = time.monotonic()
+
+    def stepped(self, trainer: Trainer) -> None:
+        if self._stop.made or time.monotonic() - self._saved_at >= self._seconds:
+            self._save(trainer)
+        if self._stop.made:
+            raise self._farewell(trainer)
+
+    def epoch_ended(self, trainer: Trainer, row: Row, losses: Tensor) -> None:
+        self._run.append_metrics(row)
+        self._save(trainer)
+        if self._stop.made and trainer.step < trainer.total_steps:
+            raise self._farewell(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.check_finite()  # what is kept is always a state that one can go on from
+        self._run.checkpoints.save(trainer.step, trainer.state_dict())
+        self._saved_at = time.monotonic()
+
+    def _farewell(self, trainer: Trainer) -> UserError:
+        return UserError(
+            f"stopped after step {trainer.step} of {trainer.total_steps} and saved; the same command goes on from there",
+            exit_code=INTERRUPTED,
+        )

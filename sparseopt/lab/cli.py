@@ -10,6 +10,7 @@ import functools
 import inspect
 import io
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 INTERRUPTED = 130  # what shells report for a process ended by Ctrl-C: 128 + SIGINT
+PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 Debug = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Show the traceback of an error.")]
 
@@ -32,20 +34,28 @@ class UserError(Exception):
 
 def run(prog: str, function: Callable[..., int | None], argv: list[str]) -> int:
     """Call `function` with the parameters that `argv` spells; the exit code of the command `prog`."""
+    return report(prog, lambda: parse(prog, function, argv)(), argv)
+
+
+def report(prog: str, call: Callable[[], int | None], argv: list[str]) -> int:
+    """Make the call; tell what goes wrong in one line, and return the exit code."""
     logging.basicConfig(format=f"{prog}: %(message)s", level=logging.WARNING)
     debug = "--debug" in argv  # known before parsing, so that parsing errors can show theirs as well
     try:
-        return _parse(prog, function, argv)() or 0
+        return call() or 0
     except (UserError, KeyboardInterrupt) as error:
         if debug:
             traceback.print_exc()
         sys.stderr.write(f"{prog}: {str(error) or 'interrupted'}\n")
         return error.exit_code if isinstance(error, UserError) else INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
     except SystemExit as stop:  # tyro's way to say that --help has been answered
         return stop.code if isinstance(stop.code, int) else 0
 
 
-def _parse(prog: str, function: Callable[..., int | None], argv: list[str]) -> Callable[[], int | None]:
+def parse(prog: str, function: Callable[..., int | None], argv: list[str]) -> Callable[[], int | None]:
     """The call that `argv` asks for, ready to be made."""
     complaint = io.StringIO()
     try:

@@ -66,6 +66,7 @@ class SparseOpt(OptimizerWrapper):
         grad_norm: the norm before clipping at the last ordinary step, a tensor; None unless `max_grad_norm` is set.
     """
 
+    outermost = True
     _saved = (
         *("base", "topology", "method", "correction", "max_grad_norm", "clip"),
         *("steps", "grad_norm", "_waiting", "_warned"),
@@ -82,7 +83,8 @@ class SparseOpt(OptimizerWrapper):
         clip: Literal["active", "paper"] = "active",
     ) -> None:
         super().__init__(base)
-        check_correction(correction)
+        if not isinstance(topology, Topology):
+            raise TypeError(f"topology must be what sparsify returned, got {type(topology).__name__}")
         if not isinstance(method, Method):
             raise TypeError(f"method must be Static(), SET(...), RigL(...) or another Method, got {method!r}")
         if max_grad_norm is not None and not max_grad_norm > 0:
@@ -90,13 +92,15 @@ class SparseOpt(OptimizerWrapper):
         if clip not in PREPARE:
             raise ValueError(f"clip must be 'active' or 'paper', got {clip!r}")
         _check_parameters(base, topology)
-        topology.claim(self)
+        topology.follow_parameters()
+        check_correction(correction, topology)
         if topology.init == "sparse" and correction != "none":
             warnings.warn(
                 "init='sparse' already removes the skew at the start, and the correction on top of it over-corrects; "
                 "use correction='none' with it, or the model's own initialisation",
                 stacklevel=2,
             )
+        topology.claim(self)  # after all checks: a failed attempt, alive in its traceback, must hold nothing
         self.topology = topology
         self.method = method
         self.correction: Correction = correction

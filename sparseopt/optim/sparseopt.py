@@ -26,6 +26,7 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from sparseopt.methods import Method
@@ -121,6 +122,7 @@ class SparseOpt(OptimizerWrapper):
     def step(self, closure: None = None) -> None: ...
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
+    @_disable_dynamo  # the compiler loses what step changes in an optimizer's attributes; a compiled base stays compiled
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """One step: of the connections where the method is due, of the weights otherwise. Returns the closure's loss."""
         if self._version != self.topology.version:
@@ -235,15 +237,32 @@ class SparseOpt(OptimizerWrapper):
             )
         self._warned = True
 
-    def _own_state(self) -> StateDict:
+    def sparse_state_dict(self) -> StateDict:
+        """What `state_dict` holds beyond the base optimizer's state: masks, ITOP union, seed, steps, configuration.
+
+        For those who save `optimizer.base` by other means, such as torch.distributed.checkpoint.
+        """
         return {
-            KEY: {
-                "topology": self.topology.state_dict(),
-                "steps": self.steps,
-                "waiting": self._waiting,
-                "configuration": self._configuration(),
-            }
+            "topology": self.topology.state_dict(),
+            "steps": self.steps,
+            "waiting": self._waiting,
+            "configuration": self._configuration(),
         }
+
+    def load_sparse_state_dict(self, state: StateDict) -> None:
+        """Take over what `sparse_state_dict` gave; the state of another topology is refused and changes nothing."""
+        self.topology.check_state_dict(state["topology"])
+        saved, here = state["configuration"], self._configuration()
+        for option in sorted(saved.keys() | here.keys()):
+            if saved.get(option) != here.get(option):
+                log.warning("resuming with %s=%s; saved with %s", option, here.get(option), saved.get(option))
+        self.topology.load_state_dict(state["topology"])
+        self.steps = state["steps"]
+        self._waiting = state["waiting"]
+        self._settle()
+
+    def _own_state(self) -> StateDict:
+        return {KEY: self.sparse_state_dict()}
 
     def _configuration(self) -> dict[str, Any]:
         correction = self.correction
@@ -266,15 +285,7 @@ class SparseOpt(OptimizerWrapper):
         self.topology.check_state_dict(state[KEY]["topology"])
 
     def _load_own_state(self, state: StateDict) -> None:
-        own = state[KEY]
-        saved, here = own["configuration"], self._configuration()
-        for option in sorted(saved.keys() | here.keys()):
-            if saved.get(option) != here.get(option):
-                log.warning("resuming with %s=%s; saved with %s", option, here.get(option), saved.get(option))
-        self.topology.load_state_dict(own["topology"])
-        self.steps = own["steps"]
-        self._waiting = own["waiting"]
-        self._settle()
+        self.load_sparse_state_dict(state[KEY])
 
 
 def _check_parameters(base: Optimizer, topology: Topology) -> None:

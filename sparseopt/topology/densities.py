@@ -56,7 +56,7 @@ def active_counts(
         if count == 0:
             raise ValueError(
                 f"sparsity {sparsity} leaves layer {name!r} ({sizes[name]} weights) without a single active weight; "
-                f"lower the sparsity, use distribution='erk', or leave the layer out with exclude={name!r}"
+                f"lower the sparsity, give the layer more by distribution={{name: sparsity}}, or exclude={name!r}"
             )
     return counts
 

@@ -18,7 +18,6 @@ Weight decay, momentum and the like remain the base optimizer's business.
 >>> optimizer = so.SparseOpt(optimizer, topology, so.RigL(total_steps=1000))
 """
 
-import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +30,7 @@ from torch.optim import Optimizer
 
 from sparseopt.methods import Method
 from sparseopt.optim.agreement import check_agreement
+from sparseopt.optim.configuration import configuration, warn_of_changes
 from sparseopt.optim.connections import next_masks
 from sparseopt.optim.correction import (
     Correction,
@@ -252,10 +252,7 @@ class SparseOpt(OptimizerWrapper):
     def load_sparse_state_dict(self, state: StateDict) -> None:
         """Take over what `sparse_state_dict` gave; the state of another topology is refused and changes nothing."""
         self.topology.check_state_dict(state["topology"])
-        saved, here = state["configuration"], self._configuration()
-        for option in sorted(saved.keys() | here.keys()):
-            if saved.get(option) != here.get(option):
-                log.warning("resuming with %s=%s; saved with %s", option, here.get(option), saved.get(option))
+        warn_of_changes(state["configuration"], self._configuration())
         self.topology.load_state_dict(state["topology"])
         self.steps = state["steps"]
         self._waiting = state["waiting"]
@@ -265,16 +262,9 @@ class SparseOpt(OptimizerWrapper):
         return {KEY: self.sparse_state_dict()}
 
     def _configuration(self) -> dict[str, Any]:
-        correction = self.correction
-        return {
-            "method": type(self.method).__name__,
-            **dataclasses.asdict(self.method),
-            "correction": getattr(correction, "__qualname__", repr(correction))
-            if callable(correction)
-            else correction,
-            "max_grad_norm": self.max_grad_norm,
-            "clip": self.clip,
-        }
+        return configuration(
+            self.method, correction=self.correction, max_grad_norm=self.max_grad_norm, clip=self.clip
+        )
 
     def _check_own_state(self, state: StateDict) -> None:
         if KEY not in state:

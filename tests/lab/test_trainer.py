@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,11 +9,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import sparseopt as so
+from sparseopt.lab import data
 from sparseopt.lab.cli import UserError
-from sparseopt.lab.data import load
+from sparseopt.lab.data import Dataset, load
 from sparseopt.lab.experiment import build
 from sparseopt.lab.metrics import GRAD_NORM, Row, topology_metrics, train_metrics
-from sparseopt.lab.recipes import Config
+from sparseopt.lab.recipes import RECIPES, Config
 from sparseopt.lab.train import train
 from sparseopt.lab.trainer import Diverged, Observer, Trainer
 
@@ -96,6 +98,29 @@ def test_a_state_taken_at_any_step_leads_to_the_same_end(small: Small, changes: 
         for name, value in whole.experiment.model.state_dict().items():
             assert torch.equal(value, resumed.experiment.model.state_dict()[name]), name
         assert [_timeless(row) for row in resumed.rows] == [_timeless(row) for row in whole.rows]
+
+
+def test_a_convolutional_network_with_augmentation_resumes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (96, 3, 32, 32), dtype=torch.uint8, generator=draw)
+    labels = torch.randint(100, (96,), generator=draw)
+    colours = Dataset("c", images, labels, images, labels, 100, (0.5,) * 3, (0.25,) * 3, augmented=True)
+    monkeypatch.setitem(data._LOADERS, "cifar100", lambda _: colours)
+    changes = {"epochs": 2, "warmup_epochs": 1.0, "batch_size": 32, "width": 0.25, "every": 2, "ham": True}
+    config = replace(RECIPES["cifar100-resnet20"], **changes)
+    states: list[dict[str, Any]] = []
+
+    class Saving(Observer):
+        def stepped(self, trainer: Trainer) -> None:
+            states.append(_copied(trainer.state_dict()))
+
+    whole = Trainer(build(config))
+    whole.run([Saving()])
+    resumed = Trainer(build(config))
+    resumed.load_state_dict(states[3])
+    resumed.run()
+    for name, value in whole.experiment.model.state_dict().items():
+        assert torch.equal(value, resumed.experiment.model.state_dict()[name]), name
 
 
 def _copied(value: Any) -> Any:

@@ -74,6 +74,16 @@ def test_a_weight_that_comes_back_later_starts_at_zero() -> None:
     assert model.weight.tolist() == [[4, 0, 0]]  # not the 0.5 it had
 
 
+def test_a_grown_weight_starts_at_zero_also_where_a_dense_checkpoint_was_loaded() -> None:
+    model, optimizer = single_layer(
+        [4, 0.5, 9], [1, 1, 0], so.RigL(total_steps=9, every=1, drop_fraction=1.0)
+    )
+    model.load_state_dict({"weight": torch.tensor([[4.0, 0.5, 9.0]])})  # the inactive weight is 9 now
+    step_with(model, optimizer, [0, 0, 1])
+    assert optimizer.topology.masks["weight"].tolist() == [[True, False, True]]
+    assert model.weight.tolist() == [[4, 0, 0]]
+
+
 @pytest.mark.parametrize("method", [so.SET(total_steps=90, every=5), so.RigL(total_steps=90, every=5)])
 def test_the_update_step_moves_no_parameter(
     method: so.Method, build: Callable[..., Network], train: Callable[..., None]

@@ -27,7 +27,7 @@ from sparseopt.lab.restore import restore
 from sparseopt.lab.trainer import Trainer
 
 FEW = 8  # up to so many layers, the four panels go into two rows
-TICKS = (0.001, 0.01, 0.03, 0.1, 0.3, 0.5, 1, 2, 3, 5, 10, 30, 100)
+TICKS = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100)
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,8 @@ def draw(result: Result) -> Figure:
         _draw_angles(axes[2], layers)
         _draw_neurons(axes[3], layers)
         names = [name.removesuffix(".weight") for name in layers]
-        for axis in axes[:3]:
-            first = axis.get_subplotspec().is_first_col()
-            axis.set_yticks(range(len(layers)), names if first else [""] * len(layers))
+        for index, axis in enumerate(axes[:3]):
+            axis.set_yticks(range(len(layers)), names if index % columns == 0 else [""] * len(layers))
             axis.set_ylim(len(layers) - 0.5, -1.7)
     return figure
 

@@ -191,6 +191,31 @@ def test_set_does_not_look_at_gradients() -> None:
     assert optimizer.topology.version == 1
 
 
+def masks_after_one_random_update(seed: int, step: int) -> list[Tensor]:
+    """Two equal layers, started from equal masks and weights, whose connections move at this step for the first time."""
+    model = nn.Sequential(nn.Linear(30, 30, bias=False), nn.Linear(30, 30, bias=False))
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+    masks = {name: torch.eye(30).bool() for name, _ in model.named_parameters()}
+    topology = so.sparsify(model, masks=masks, seed=seed)
+    method = so.SET(total_steps=10_000, every=step, drop_fraction=1.0)
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.0), topology, method)
+    for _ in range(step):
+        model(torch.ones(1, 30)).sum().backward()
+        optimizer.step()
+    return list(topology.masks.values())
+
+
+def test_every_update_layer_and_seed_has_a_draw_of_its_own() -> None:
+    first, second = masks_after_one_random_update(seed=0, step=3)
+    again = masks_after_one_random_update(seed=0, step=3)
+    assert torch.equal(first, again[0])
+    assert torch.equal(second, again[1])
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, masks_after_one_random_update(seed=1, step=3)[0])
+    assert not torch.equal(first, masks_after_one_random_update(seed=0, step=4)[0])
+
+
 def test_the_dense_gradient_is_asked_for_exactly_where_it_is_read() -> None:
     rigl = so.RigL(total_steps=9, every=3, until=1.0)
     model, optimizer = single_layer([1, 1, 1, 1], [1, 1, 0, 0], rigl)

@@ -257,6 +257,25 @@ def test_a_method_of_ones_own_needs_no_decoration(
     assert optimizer.state_dict()["sparseopt"]["configuration"]["method"] == "FirstPlaces"
 
 
+@pytest.mark.parametrize("way", ["replace", "load_state_dict"])
+def test_masks_changed_by_the_user_are_in_force_at_the_next_step(
+    way: str,
+    build: Callable[..., Network],
+    train: Callable[..., None],
+    assert_exactly_sparse: Callable[[so.SparseOpt], None],
+) -> None:
+    model, topology = build()
+    optimizer = so.SparseOpt(torch.optim.Adam(model.parameters()), topology, so.Static())
+    train(model, optimizer, 2)
+    other = build(0.7, masks={name: mask.flip(0, 1) for name, mask in topology.masks.items()})[1]
+    topology.replace(other.masks) if way == "replace" else topology.load_state_dict(other.state_dict())
+    train(model, optimizer, 1, first=3)
+    assert_exactly_sparse(optimizer)
+    for name, factors in so.skew_factors(other).items():
+        assert torch.equal(topology.masks[name], other.masks[name])
+        assert torch.equal(optimizer.factors[name], factors.float())
+
+
 def test_two_models_are_trained_independently(
     build: Callable[..., Network],
     train: Callable[..., None],

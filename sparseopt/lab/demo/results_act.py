@@ -25,8 +25,8 @@ def results_act(outcomes: Outcomes, settings: Settings) -> Act:
         caption=(
             f"Test accuracy of a 784-{'-'.join(map(str, settings.hidden))}-10 network after {settings.epochs} epochs on 4,000 "
             "digits, with the skew correction, gradients renormalised to norm 1; mean and standard deviation over "
-            f"{settings.table_seeds} seeds. Bytes: the active weights in single precision, and for sparse layers one bit a weight "
-            "for the mask. Seconds: one training in one thread."
+            f"{settings.table_seeds} seeds. Bytes: the active weights in single precision, for sparse layers also one bit a "
+            "weight for the mask. Seconds: one training in one thread."
         ),
         sentences=_sentences(outcomes),
         table=_table(outcomes),

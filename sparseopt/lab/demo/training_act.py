@@ -141,7 +141,10 @@ def _verdict(comparison: Comparison) -> str:
     word, count = (
         ("lower", comparison.negative) if comparison.mean < 0 else ("higher", n - comparison.negative)
     )
-    return f"the mean training loss is {abs(comparison.mean):.1%} {word} than the baseline's ({interval}; {word} in {count} of {n} seeds)."
+    size = f"{abs(comparison.mean):.1%} {word}"
+    return (
+        f"the mean training loss is {size} than the baseline's ({interval}; {word} in {count} of {n} seeds)."
+    )
 
 
 def _table(outcomes: Outcomes, comparisons: Mapping[tuple[str, str], Comparison]) -> Table:

@@ -96,6 +96,10 @@ class Config:
     """Hidden layers of the MLP."""
     shortcut: Shortcut = "projection"
     """Where a CIFAR ResNet changes its shape: 1x1 convolution, or zeros (no parameters)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the products in forward and backward; weights, gradients and masks are in float32 with either."""
+    channels_last: bool = False
+    """Lay convolutions out with their channels last, which GPUs want with bfloat16."""
     augment: bool | None = None
     """Random crops and flips; None: where the data set allows it."""
     seed: int = 0

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sparseopt.lab.analyses.analysis import Table
+from sparseopt.lab.analyses.analysis import Table, counted
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import Outcome
 from sparseopt.lab.demo.paired import Comparison, compare, compare_relative
@@ -34,8 +34,8 @@ def training_act(outcomes: Outcomes, settings: Settings) -> Act:
         title="Training",
         figure=_draw(outcomes, comparisons),
         caption=(
-            f"SET at 95% sparsity, {settings.seeds} seeds, {settings.epochs} epochs; runs of one seed share initial weights, "
-            "masks and batches. Top: training loss, mean and standard deviation over seeds. Bottom: mean training loss over all "
+            f"SET at 95% sparsity, {counted(settings.seeds, 'seed')}, {counted(settings.epochs, 'epoch')}; runs of one seed "
+            "share initial weights, masks and batches. Top: training loss, mean and standard deviation over seeds. Bottom: mean training loss over all "
             "steps relative to the baseline of the same seed; points are seeds, bars the mean with its 95% confidence interval "
             "(Student's t). Shuffled is the control: the same factors, dealt to the wrong neurons of the layer."
         ),

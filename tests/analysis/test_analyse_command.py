@@ -1,6 +1,7 @@
 """`sparseopt analyse`: every analysis writes its figure and numbers, and says what is wrong in one line."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,11 @@ def test_settings_and_seed_decide_the_numbers(tmp_path: Path) -> None:
     assert first["result"] != other["result"]
 
 
-def test_batch_norm_ratio_follows_theory_on_the_embedded_digits(tmp_path: Path) -> None:
+def test_batch_norm_ratio_follows_theory_on_the_embedded_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARSEOPT_DATA", raising=False)
+    monkeypatch.setenv("SPARSEOPT_CACHE", str(tmp_path))
     options = ["--seeds", "2", "--batches", "20", "--sparsities", "0.5", "0.8"]
     result = _analyse("bn-ratio", tmp_path, *options)["result"]
     assert "digits" in result["inputs"]
@@ -79,6 +84,15 @@ def test_batch_norm_ratio_follows_theory_on_the_embedded_digits(tmp_path: Path) 
         assert seed == pytest.approx([2**0.5, 5**0.5], rel=0.1)
     for seed in result["curves"]["none"]["weight"]:
         assert seed == pytest.approx([1, 1], abs=0.2)
+
+
+@pytest.mark.skipif("SPARSEOPT_DATA" not in os.environ, reason="needs the MNIST files")
+def test_real_mnist_is_used_where_its_files_are(tmp_path: Path) -> None:
+    folder = os.environ["SPARSEOPT_DATA"]
+    options = ["--seeds", "1", "--batches", "20", "--sparsities", "0.5", "--data-dir", folder]
+    result = _analyse("bn-ratio", tmp_path, *options)["result"]
+    assert "60,000" in result["inputs"]
+    assert result["curves"]["batch"]["preactivation"][0] == pytest.approx([2**0.5], rel=0.1)
 
 
 def test_gaussian_inputs_are_an_option(tmp_path: Path) -> None:

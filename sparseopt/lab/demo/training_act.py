@@ -36,8 +36,9 @@ def training_act(outcomes: Outcomes, settings: Settings) -> Act:
         caption=(
             f"SET at 95% sparsity, {counted(settings.seeds, 'seed')}, {counted(settings.epochs, 'epoch')}; runs of one seed "
             "share initial weights, masks and batches. Top: training loss, mean and standard deviation over seeds. Bottom: mean "
-            "training loss over all steps relative to the baseline of the same seed; points are seeds, bars the mean with its 95% "
-            "confidence interval (Student's t). Shuffled is the control: the same factors, dealt to the wrong neurons of the layer."
+            "training loss over all steps relative to the baseline of the same seed; points are seeds, bars the mean with its "
+            "95% confidence interval (Student's t). Shuffled is the control: the same factors, dealt to the wrong neurons of "
+            "the layer."
         ),
         sentences=_sentences(outcomes, comparisons),
         table=_table(outcomes, comparisons),

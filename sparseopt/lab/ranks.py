@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from sparseopt.lab.cli import UserError
 
@@ -78,9 +80,13 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     if local_rank() is None:
         yield ALONE
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    store, rank, size = next(rendezvous("env://"))
+    # Ranks that torchrun has restarted may meet in the store of those that died, and must not find their addresses there.
+    attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=size)
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        yield Ranks(rank, size)
     finally:
         # Gloo's threads need the interpreter's lock to let go of the last tensors, and whoever takes the group down holds
         # that lock while it waits for them (a deadlock in torch). Asleep, this thread leaves them the lock.

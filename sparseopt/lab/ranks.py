@@ -16,8 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 from sparseopt.lab.cli import UserError
 
@@ -71,7 +69,8 @@ ALONE = Ranks()
 
 def local_rank() -> int | None:
     """This process's number on its machine, if torchrun started it."""
-    return int(os.environ["LOCAL_RANK"]) if dist.is_torchelastic_launched() else None
+    launched = dist.is_available() and dist.is_torchelastic_launched()
+    return int(os.environ["LOCAL_RANK"]) if launched else None
 
 
 @contextmanager
@@ -80,6 +79,8 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     if local_rank() is None:
         yield ALONE
         return
+    from torch.distributed import PrefixStore, rendezvous  # pyright: ignore[reportPrivateImportUsage]
+
     store, rank, size = next(rendezvous("env://"))
     # Ranks that torchrun has restarted may meet in the store of those that died, and must not find their addresses there.
     attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -52,6 +53,7 @@ def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
         console = Console()
         if not console.is_terminal:
             console.width = WIDE
+        torch.set_num_threads(1)  # the networks are so small that threads would only wait for each other
         result = _plain(analysis.measure(settings, _tracker(console)))
         files = save(analysis.draw(result), out / name)
         record = {"analysis": name, "version": __version__, "settings": _settings(settings), "result": result}

@@ -171,9 +171,9 @@ def _draw_slopes(axis: Axes, layers: dict[str, Any]) -> None:
 def _draw_angles(axis: Axes, layers: dict[str, Any]) -> None:
     rows = np.arange(len(layers))
     shown = {
-        "rotation": "correction turns it by",
-        "jump": "update turns it by",
-        "corrected_jump": "same, corrected",
+        "rotation": "by the correction",
+        "jump": "by a mask update",
+        "corrected_jump": "by an update, corrected",
     }
     for series, (key, label) in zip((2, 0, 1), shown.items(), strict=True):
         values = [layer[key] for layer in layers.values()]

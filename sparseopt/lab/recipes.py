@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparseopt.lab.cli import UserError
-from sparseopt.lab.controls import CorrectionName
+from sparseopt.lab.controls import CorrectionName, correction
 from sparseopt.lab.data import DataName
 from sparseopt.lab.models import Shortcut
 from sparseopt.topology.masks import mask_maker
@@ -24,6 +24,9 @@ MethodName = Literal["dense", "static", "set", "rigl"]
 SPARSE_ONLY = {"sparsity", "distribution", "fan_in", "correction", "grow_from", "clip"}
 SPARSE_ONLY |= {"drop_fraction", "every", "until"}
 """The settings of masks."""
+
+NAMED = {"data", "model", "method", "sparsity", "correction", "ham", "seed"}
+"""The settings that the name of a run spells out."""
 
 
 def _is_fan_in_pattern(text: str) -> bool:
@@ -123,6 +126,19 @@ class Config:
                 _require(value is None or holds(value), name, value, expected)
         limit = f"at most --epochs, which is {self.epochs}"
         _require(self.warmup_epochs <= self.epochs, "warmup_epochs", self.warmup_epochs, limit)
+        if self.clip == "paper":
+            self._check_paper_clip()
+
+    def _check_paper_clip(self) -> None:
+        if self.max_grad_norm is None:
+            raise UserError(
+                "--clip paper says how to clip: give the norm as well, --max-grad-norm 1 in the paper"
+            )
+        if callable(correction(self.correction)):
+            raise UserError(
+                f"--correction {self.correction} is a control for --clip active: the paper's clip lets one part of the "
+                "correction act before it and one after, and the control has no second part"
+            )
 
     def applies(self, name: str) -> bool:
         """Does this setting have a say in the run? Those of the masks have none in a dense one."""
@@ -143,12 +159,16 @@ class Config:
         """A name that tells the main settings, and tells apart any two configurations that train differently."""
         sparse = [] if self.method == "dense" else [f"{self.sparsity:g}", self.correction]
         parts = [self.recipe, self.method, *sparse, *(["ham"] if self.ham else []), f"seed{self.seed}"]
-        named = {"data", "model", "method", "sparsity", "correction", "ham", "seed"}
-        usual = RECIPES.get(self.recipe)
-        rest = {name: value for name, value in self.in_force().items() if name not in named}
-        if usual is None or any(value != usual.to_json()[name] for name, value in rest.items()):
+        if self.unusual():
+            rest = {name: value for name, value in self.in_force().items() if name not in NAMED}
             parts.append(hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:6])
         return "-".join(parts)
+
+    def unusual(self) -> dict[str, Any]:
+        """The settings that the name does not spell out and in which this run departs from its recipe."""
+        usual = RECIPES[self.recipe].to_json() if self.recipe in RECIPES else {}
+        settings = {name: value for name, value in self.in_force().items() if name not in NAMED}
+        return {name: value for name, value in settings.items() if name not in usual or usual[name] != value}
 
     def in_force(self) -> dict[str, Any]:
         """The settings that have a say in the run: two configurations that agree in them are the same experiment."""

@@ -63,6 +63,11 @@ def labels(runs: list[Run]) -> list[str]:
     return short if differing and len(set(short)) == len(runs) else [run.path.name for run in runs]
 
 
+def unusual(run: Run) -> str:
+    """The settings in which a run departs from its recipe and which its name does not tell."""
+    return ", ".join(_setting(name, value) for name, value in run.config.unusual().items())
+
+
 def _setting(name: str, value: Any) -> str:
     """A setting in as few words as tell what it is: `rigl`, but `lr 0.1` and `no ham`."""
     words = name.replace("_", " ")

@@ -30,6 +30,8 @@ class HAM(OptimizerWrapper):
 
     def __init__(self, base: Optimizer, alpha: float = 80.0, beta: float = 0.0) -> None:
         super().__init__(base)
+        if "ham_alpha" in base.defaults:
+            raise ValueError("HAM goes around an optimizer once: this one has it already")
         if not alpha >= 0:
             raise ValueError(f"alpha must be at least 0, got {alpha}")
         if not beta >= 0:

@@ -103,6 +103,11 @@ class SparseOpt(OptimizerWrapper):
                 "use correction='none' with it, or the model's own initialisation",
                 stacklevel=2,
             )
+        if method.drop_fraction > 0 and method.every >= method.end:
+            log.warning(
+                "%s never moves a connection: every=%d, but its updates end before step %g",
+                *(type(method).__name__, method.every, method.end),
+            )
         topology.claim(self)  # after all checks: a failed attempt, alive in its traceback, must hold nothing
         self.topology = topology
         self.method = method

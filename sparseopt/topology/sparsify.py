@@ -54,6 +54,8 @@ def sparsify(
     >>> int((model[0].weight != 0).sum() + (model[2].weight != 0).sum())
     180
     """
+    if seed != int(seed):
+        raise ValueError(f"seed must be a whole number, got {seed}")
     if init not in (None, "sparse"):
         raise ValueError(f"init must be None or 'sparse', got {init!r}")
     if sparsity is not None:

@@ -2,6 +2,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_run_names_tell_any_two_configurations_apart() -> None:
     usual = RECIPES["digits-mlp"]
     assert usual.run_name == "digits-mlp-rigl-0.95-layer-seed0"
     others: list[dict[str, object]] = [
-        *({"seed": 1}, {"method": "set"}, {"sparsity": 0.9}, {"ham": True}, {"lr": 0.2}, {"clip": "paper"}),
+        *({"seed": 1}, {"method": "set"}, {"sparsity": 0.9}, {"ham": True}, {"lr": 0.2}, {"width": 0.5}),
         *({"lr": 0.3}, {"correction": "none"}, {"data": "mnist"}, {"fan_in": "bimodal:50"}, {"width": 2.0}),
     ]
     names = [replace(usual, **other).run_name for other in others]
@@ -120,3 +121,15 @@ def test_older_records_get_the_defaults_of_newer_settings(tmp_path: Path) -> Non
     values = RECIPES["digits-mlp"].to_json()
     del values["ham_beta"]
     assert isinstance(read_config(record(tmp_path / "config.json", values)), Config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clip": "paper"}, "give the norm as well"),
+        ({"clip": "paper", "max_grad_norm": 1.0, "correction": "shuffled"}, "is a control for --clip active"),
+    ],
+)
+def test_the_papers_clip_is_refused_where_it_would_mislead(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replace(RECIPES["digits-mlp"], **changes)

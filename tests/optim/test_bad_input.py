@@ -104,3 +104,10 @@ def test_a_method_that_changes_the_counts_is_refused_and_changes_nothing(build: 
         optimizer.step()
     for name, mask in masks.items():
         assert torch.equal(topology.masks[name], mask)
+
+
+def test_a_schedule_without_a_single_update_is_told(build: Build, caplog: pytest.LogCaptureFixture) -> None:
+    model, topology = build()
+    with caplog.at_level("WARNING"):
+        so.SparseOpt(sgd(model), topology, so.RigL(total_steps=50))
+    assert "RigL never moves a connection: every=100, but its updates end before step 37.5" in caplog.text

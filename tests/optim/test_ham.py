@@ -157,3 +157,8 @@ def test_negative_strengths_are_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{option} must be at least 0, got {value}"):
         so.HAM(base, **{option: value})
     assert "ham_alpha" not in base.param_groups[0]
+
+
+def test_ham_goes_around_an_optimizer_once() -> None:
+    with pytest.raises(ValueError, match="has it already"):
+        so.HAM(so.HAM(torch.optim.SGD([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1)))

@@ -9,9 +9,20 @@ from rich.table import Table
 
 from sparseopt.lab.cli import run
 from sparseopt.lab.progress import duration
-from sparseopt.lab.runs import Run, find_runs
+from sparseopt.lab.runs import Run, find_runs, unusual
 
-COLUMNS = ("run", "state", "epoch", "test accuracy", "train loss", "sparsity", "ITOP", "dead neurons", "time")
+COLUMNS = (
+    "run",
+    "unusual settings",
+    "state",
+    "epoch",
+    "test accuracy",
+    "train loss",
+    "sparsity",
+    "ITOP",
+    "dead",
+    "time",
+)
 STYLES = {"finished": "green", "running": "cyan", "diverged": "red", "stopped": "yellow"}
 WIDE = 200  # columns, where there is no terminal to fit into
 
@@ -22,7 +33,7 @@ def main(argv: list[str]) -> int:
 
 
 def runs(folder: tyro.conf.Positional[Path] = Path("runs")) -> None:
-    """List runs: state, progress, and the numbers of the last epoch.
+    """List runs: what is unusual about them, state, progress, and the numbers of the last epoch.
 
     Args:
         folder: Where the runs are; folders below it are searched as well.
@@ -35,9 +46,10 @@ def runs(folder: tyro.conf.Positional[Path] = Path("runs")) -> None:
     if not console.is_terminal:
         console.width = WIDE
     table = Table(*COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[2:]:
+    for column in table.columns[3:]:
         column.justify = "right"
-    table.columns[0].overflow = "fold"
+    for column in table.columns[:2]:
+        column.overflow = "fold"
     for each in found:
         table.add_row(*_cells(each, folder))
     console.print(table, highlight=False)
@@ -48,9 +60,9 @@ def _cells(each: Run, folder: Path) -> list[str]:
     state = f"[{STYLES[each.state]}]{each.state}[/]"
     last = each.last
     if not last:
-        return [name, state, f"0/{each.config.epochs}", *["-"] * (len(COLUMNS) - 3)]
+        return [name, unusual(each), state, f"0/{each.config.epochs}", *["-"] * (len(COLUMNS) - 4)]
     return [
-        *(name, state, f"{last['epoch']}/{each.config.epochs}"),
+        *(name, unusual(each), state, f"{last['epoch']}/{each.config.epochs}"),
         *(f"{last['test_accuracy']:.2%}", f"{last['train_loss']:.4f}", f"{last['sparsity']:.2%}"),
         *(f"{last['itop_rate']:.1%}", str(last["dead_neurons"]), duration(last["seconds"])),
     ]

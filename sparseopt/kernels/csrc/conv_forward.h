@@ -1,0 +1,141 @@
+// Sparse convolution, forward: z = w * x, with the sums that batch norm needs.
+//
+// A tile of TH x TW output positions stays in registers while all active weights of one output channel pass by; each weight
+// costs one broadcast and TH * TW fused multiply-adds straight from memory.
+//
+// Batch norm only needs z up to a constant a channel, so the accumulators start at -shift, an estimate of the channel's mean:
+// the one-pass variance of z - shift then has nothing to cancel, and it costs nothing.
+#pragma once
+#include "activation.h"
+#include "pattern.h"
+#include "statistics.h"
+
+namespace sparseopt {
+
+constexpr int kForwardRows = kRegisters >= 32 ? 4 : 2;
+constexpr int kForwardColumns = 4;
+
+struct ForwardLayer {
+  Pattern weights;
+  View z;
+  int stride;
+  int reach;  // output row h reads input rows below h * stride + reach
+  const float* shift;  // one a channel
+};
+
+template <int TH, int TW, int S>
+SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, int64_t x_row, float* z, BlockSums* sums) {
+  const Pattern& w = layer.weights;
+  for (int o = 0; o < layer.z.channels; ++o, z += layer.z.channel) {
+    Vec acc[TH][TW];
+    const Vec start = broadcast(-layer.shift[o]);
+#pragma GCC unroll 8
+    for (int i = 0; i < TH; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < TW; ++j) acc[i][j] = start;
+    for (int k = w.start[o]; k < w.start[o + 1]; ++k) {
+      const Vec weight = broadcast(w.value[k]);
+      const float* p = x + w.offset[k];
+#pragma GCC unroll 8
+      for (int i = 0; i < TH; ++i) {
+        pin(p);
+#pragma GCC unroll 8
+        for (int j = 0; j < TW; ++j) acc[i][j] += weight * load(p + j * S * kLanes);
+        p += S * x_row;
+      }
+    }
+    Vec sum{}, square{};
+#pragma GCC unroll 8
+    for (int i = 0; i < TH; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < TW; ++j) {
+        store(z + i * layer.z.row + j * kLanes, acc[i][j]);
+        sum += acc[i][j];
+        square += acc[i][j] * acc[i][j];
+      }
+    if (sums) sums->add(o, sum, square);
+  }
+}
+
+// Columns [w, end) of TH output rows: full tiles, then narrower ones.
+template <int TH, int TW, int S>
+void forward_columns(const ForwardLayer& layer, const View& x, int64_t xb, int64_t b, int h, int w, int end, BlockSums* sums) {
+  for (; w + TW <= end; w += TW)
+    forward_tile<TH, TW, S>(layer, x.at(xb, int64_t(h) * S, 0, int64_t(w) * S), x.row, layer.z.at(b, h, 0, w), sums);
+  if constexpr (TW > 1) {
+    if (w < end) forward_columns<TH, TW / 2, S>(layer, x, xb, b, h, w, end, sums);
+  }
+}
+
+// One block: input rows are made just ahead of the output rows that read them. `source` is null when x is complete.
+template <int S>
+void forward_block(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b, BlockSums* sums) {
+  int made = source ? 0 : x.height;
+  const auto make_until = [&](int h) {
+    const int needed = std::min(x.height, h * S + layer.reach);
+    if (needed > made) source->make_rows(b, x, xb, made, needed), made = needed;
+  };
+  int h = 0;
+  for (; h + kForwardRows <= layer.z.height; h += kForwardRows) {
+    make_until(h + kForwardRows - 1);
+    forward_columns<kForwardRows, kForwardColumns, S>(layer, x, xb, b, h, 0, layer.z.width, sums);
+    if (sums) sums->end_row();
+  }
+  for (; h < layer.z.height; ++h) {
+    make_until(h);
+    forward_columns<1, kForwardColumns, S>(layer, x, xb, b, h, 0, layer.z.width, sums);
+    if (sums) sums->end_row();
+  }
+  // Rows no output reads are still the activation's: a shortcut or the backward pass may want them.
+  if (made < x.height) source->make_rows(b, x, xb, made, x.height);
+}
+
+inline void forward_block(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b,
+                          BlockSums* sums) {
+  if (layer.stride == 1) forward_block<1>(layer, source, x, xb, b, sums);
+  else forward_block<2>(layer, source, x, xb, b, sums);
+}
+
+// An estimate of every channel's mean: the layer's output at one position in the middle of the first image.
+template <int S>
+void estimate_shift(ForwardLayer layer, const Activation* source, const View& x, int valid, float* shift) {
+  const int h = layer.z.height / 2, w = layer.z.width / 2, channels = layer.z.channels;
+  if (source) source->make_rows(0, x, 0, std::max(0, h * S - x.border), std::min(x.height, h * S + layer.reach));
+  std::fill_n(shift, channels, 0.f);
+  layer.shift = shift;
+  layer.z = make_view(scratch<Use::pilot>().get<float>(size_t(channels) * kLanes), 1, 1, channels, 1, 0);
+  forward_tile<1, 1, S>(layer, x.at(0, int64_t(h) * S, 0, int64_t(w) * S), x.row, layer.z.origin, nullptr);
+  for (int c = 0; c < channels; ++c) shift[c] = float(sum_lanes(layer.z.at(0, 0, c, 0), valid) / valid);
+}
+
+// The whole layer. `x` is where the input rows are or go; with `x_is_scratch` it only gives the shape, and each thread keeps
+// the rows of one block. `sums` [2][channel] receives sum and sum of squares of z - shift.
+inline void conv_forward(ForwardLayer layer, const Activation* source, View x, bool x_is_scratch, int64_t samples,
+                         float* shift, double* sums) {
+  const int channels = layer.z.channels;
+  const auto rows_of_thread = [&]() -> View {
+    if (!x_is_scratch) return x;
+    View rows = make_view(scratch<Use::input_rows>().get<float>(x.block), 1, x.height, x.channels, x.width, x.border);
+    clear_border(rows, 0);
+    return rows;
+  };
+  layer.shift = shift;
+  if (sums && samples > 0) {
+    const View rows = rows_of_thread();
+    const int valid = valid_lanes(samples, 0);
+    if (layer.stride == 1) estimate_shift<1>(layer, source, rows, valid, shift);
+    else estimate_shift<2>(layer, source, rows, valid, shift);
+  }
+  Statistics statistics(channels, at::get_num_threads());
+  at::parallel_for(0, layer.z.blocks, 1, [&](int64_t begin, int64_t end) {
+    const View rows = rows_of_thread();
+    BlockSums block_sums(channels);
+    for (int64_t b = begin; b < end; ++b) {
+      forward_block(layer, source, rows, x_is_scratch ? 0 : b, b, sums ? &block_sums : nullptr);
+      if (sums) block_sums.end_block(valid_lanes(samples, b), statistics.of_thread());
+    }
+  });
+  if (sums) statistics.reduce(sums);
+}
+
+}  // namespace sparseopt

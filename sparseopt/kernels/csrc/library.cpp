@@ -1,0 +1,184 @@
+// The kernels as torch operators: tensors in, views out. All operators write into tensors the caller made, so that their fake
+// implementations are trivial and buffers can be reused from step to step.
+#include <torch/library.h>
+
+#include "batch_norm.h"
+#include "conv_backward.h"
+#include "conv_forward.h"
+#include "lanes.h"
+#include "linear.h"
+
+namespace sparseopt {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+float* data(const OptionalTensor& t) { return t ? t->data_ptr<float>() : nullptr; }
+
+Activation activation(const OptionalTensor& z, const OptionalTensor& norm, const OptionalTensor& shortcut,
+                      int64_t shortcut_border, const OptionalTensor& shortcut_norm, int64_t shortcut_stride,
+                      int64_t shortcut_offset, bool relu) {
+  Activation a;
+  a.z = view(z, 0);
+  a.norm = affine(norm);
+  a.shortcut = {view(shortcut, shortcut_border), affine(shortcut_norm), int(shortcut_stride), int(shortcut_offset)};
+  a.relu = relu;
+  return a;
+}
+
+
+// x: the input's rows, complete (no z), to be kept (z) or, with an empty block axis, to be made in scratch.
+void conv_forward_op(const Tensor& x, int64_t border, bool keep, const OptionalTensor& z, const OptionalTensor& norm,
+                     const OptionalTensor& shortcut, int64_t shortcut_border, const OptionalTensor& shortcut_norm,
+                     int64_t shortcut_stride, int64_t shortcut_offset, bool relu, const Tensor& weight, const Tensor& start,
+                     const Tensor& offset, const Tensor& position, int64_t stride, int64_t reach, int64_t samples,
+                     const Tensor& out, const Tensor& shift, const OptionalTensor& sums) {
+  const Activation source = activation(z, norm, shortcut, shortcut_border, shortcut_norm, shortcut_stride, shortcut_offset, relu);
+  ForwardLayer layer{gather_pattern(weight, start, offset, position), view(out, 0), int(stride),
+                     int(reach), nullptr};
+  conv_forward(layer, z ? &source : nullptr, view(x, border), !keep, samples, shift.data_ptr<float>(),
+               sums ? sums->data_ptr<double>() : nullptr);
+}
+
+void make_activation_op(const Tensor& z, const Tensor& norm, const OptionalTensor& shortcut, int64_t shortcut_border,
+                        const OptionalTensor& shortcut_norm, int64_t shortcut_stride, int64_t shortcut_offset, bool relu,
+                        const Tensor& x, int64_t border) {
+  make_activation(activation(z, norm, shortcut, shortcut_border, shortcut_norm, shortcut_stride, shortcut_offset, relu),
+                  view(x, border));
+}
+
+void conv_backward_op(const Tensor& g, int64_t g_border, const Tensor& z, const Tensor& coefficients, const Tensor& input,
+                      int64_t input_border, const OptionalTensor& input_norm, bool input_relu, const OptionalTensor& to,
+                      int64_t to_border, bool accumulate, const OptionalTensor& shortcut, int64_t shortcut_border,
+                      int64_t shortcut_offset, bool mask, const OptionalTensor& input_z, const Tensor& weight,
+                      const Tensor& start, const Tensor& offset, const Tensor& position, int64_t stride, int64_t reach,
+                      int64_t dz_border, int64_t samples, const Tensor& weight_gradient, const OptionalTensor& sums) {
+  const float* coefficient = coefficients.data_ptr<float>();
+  const int64_t channels = coefficients.size(1);
+  const OutputGradient output{view(g, g_border), view(z, 0), coefficient, coefficient + channels, coefficient + 2 * channels};
+  BackwardLayer layer{gather_pattern(weight, start, offset, position),
+                      int(stride),
+                      int(reach),
+                      int(dz_border),
+                      {view(input, input_border), affine(input_norm), input_relu},
+                      {view(to, to_border), accumulate, view(shortcut, shortcut_border), int(shortcut_offset), mask,
+                       view(input_z, 0)}};
+  conv_backward(layer, output, samples, weight_gradient.data_ptr<float>(), sums ? sums->data_ptr<double>() : nullptr);
+}
+
+void batch_norm_forward_op(const Tensor& sums, const Tensor& shift, int64_t count, const OptionalTensor& gamma,
+                           const OptionalTensor& beta, double eps, const OptionalTensor& running_mean,
+                           const OptionalTensor& running_var, double factor, const Tensor& moments, const Tensor& affine) {
+  batch_norm_forward(shift.numel(), count, sums.data_ptr<double>(), shift.data_ptr<float>(), data(gamma), data(beta), eps,
+                     {data(running_mean), data(running_var), factor}, moments.data_ptr<double>(), affine.data_ptr<float>());
+}
+
+void batch_norm_backward_op(const Tensor& sums, int64_t count, const Tensor& moments, const OptionalTensor& gamma,
+                            const Tensor& coefficients, const Tensor& gradients) {
+  batch_norm_backward(coefficients.size(1), count, sums.data_ptr<double>(), moments.data_ptr<double>(), data(gamma),
+                      coefficients.data_ptr<float>(), gradients.data_ptr<float>());
+}
+
+void pack_op(const Tensor& image, const Tensor& x, int64_t border) {
+  pack(image.data_ptr<float>(), image.size(0), view(x, border));
+}
+
+void unpack_op(const Tensor& x, int64_t border, const Tensor& image) {
+  unpack(view(x, border), image.size(0), image.data_ptr<float>());
+}
+
+void pool_forward_op(const Tensor& x, int64_t border, const Tensor& pooled) {
+  pool_forward(view(x, border), pooled.size(0), pooled.data_ptr<float>());
+}
+
+void pool_backward_op(const Tensor& gradient, const Tensor& g, int64_t border, bool accumulate) {
+  (accumulate ? pool_backward<true> : pool_backward<false>)(gradient.data_ptr<float>(), gradient.size(0), view(g, border));
+}
+
+void shortcut_backward_op(const Tensor& g, int64_t g_border, int64_t stride, int64_t offset, const Tensor& to,
+                          int64_t to_border, bool accumulate) {
+  (accumulate ? shortcut_backward<true> : shortcut_backward<false>)(view(g, g_border), stride, offset, view(to, to_border));
+}
+
+void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor& x, int64_t x_border, const Tensor& z,
+                        int64_t samples, const Tensor& sums) {
+  finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), samples, sums.data_ptr<double>());
+}
+
+LinearLayer linear_layer(const Tensor& weight, const Tensor& start, const Tensor& offset, const Tensor& position,
+                         int64_t samples) {
+  TORCH_CHECK(samples % kLanes == 0, "samples must be padded to a multiple of ", kLanes, ", got ", samples);
+  return {gather_pattern(weight, start, offset, position), weight.size(1), weight.size(0), samples};
+}
+
+void linear_forward_op(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const Tensor& start,
+                       const Tensor& offset, const Tensor& position, bool relu, const Tensor& y) {
+  const LinearLayer layer = linear_layer(weight, start, offset, position, x.size(1));
+  (relu ? linear_forward<true> : linear_forward<false>)(layer, x.data_ptr<float>(), data(bias), y.data_ptr<float>());
+}
+
+void linear_backward_op(const Tensor& x, const Tensor& dy, const Tensor& weight, const Tensor& start, const Tensor& offset,
+                        const Tensor& position, bool relu, const OptionalTensor& dx, const Tensor& weight_gradient) {
+  const LinearLayer layer = linear_layer(weight, start, offset, position, x.size(1));
+  (dx ? linear_backward<true> : linear_backward<false>)(layer, x.data_ptr<float>(), dy.data_ptr<float>(), {data(dx), relu},
+                                                        weight_gradient.data_ptr<float>());
+}
+
+int64_t lanes_op() { return kLanes; }
+
+}  // namespace
+
+TORCH_LIBRARY(sparseopt, m) {
+  m.def("lanes() -> int", lanes_op);
+  m.def(
+      "conv_forward(Tensor(a!) x, int border, bool keep, Tensor? z, Tensor? norm, Tensor? shortcut, int shortcut_border, "
+      "Tensor? shortcut_norm, int shortcut_stride, int shortcut_offset, bool relu, Tensor weight, Tensor start, Tensor offset, "
+      "Tensor position, int stride, int reach, int samples, Tensor(b!) out, Tensor(c!) shift, Tensor(d!)? sums) -> ()");
+  m.def(
+      "make_activation(Tensor z, Tensor norm, Tensor? shortcut, int shortcut_border, Tensor? shortcut_norm, "
+      "int shortcut_stride, int shortcut_offset, bool relu, Tensor(a!) x, int border) -> ()");
+  m.def(
+      "conv_backward(Tensor g, int g_border, Tensor z, Tensor coefficients, Tensor input, int input_border, "
+      "Tensor? input_norm, bool input_relu, Tensor(a!)? to, int to_border, bool accumulate, Tensor? shortcut, "
+      "int shortcut_border, int shortcut_offset, bool mask, Tensor? input_z, Tensor weight, Tensor start, Tensor offset, "
+      "Tensor position, int stride, int reach, int dz_border, int samples, Tensor(b!) weight_gradient, Tensor(c!)? sums) -> ()");
+  m.def(
+      "batch_norm_forward(Tensor sums, Tensor shift, int count, Tensor? gamma, Tensor? beta, float eps, "
+      "Tensor(a!)? running_mean, Tensor(b!)? running_var, float factor, Tensor(c!) moments, Tensor(d!) affine) -> ()");
+  m.def(
+      "batch_norm_backward(Tensor sums, int count, Tensor moments, Tensor? gamma, Tensor(a!) coefficients, "
+      "Tensor(b!) gradients) -> ()");
+  m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
+  m.def("unpack(Tensor x, int border, Tensor(a!) image) -> ()");
+  m.def("pool_forward(Tensor x, int border, Tensor(a!) pooled) -> ()");
+  m.def("pool_backward(Tensor gradient, Tensor(a!) g, int border, bool accumulate) -> ()");
+  m.def(
+      "shortcut_backward(Tensor g, int g_border, int stride, int offset, Tensor(a!) to, int to_border, bool accumulate) -> ()");
+  m.def(
+      "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, int samples, Tensor(b!) sums) -> ()");
+  m.def(
+      "linear_forward(Tensor x, Tensor weight, Tensor? bias, Tensor start, Tensor offset, Tensor position, bool relu, "
+      "Tensor(a!) y) -> ()");
+  m.def(
+      "linear_backward(Tensor x, Tensor dy, Tensor weight, Tensor start, Tensor offset, Tensor position, bool relu, "
+      "Tensor(a!)? dx, Tensor(b!) weight_gradient) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
+  m.impl("conv_forward", conv_forward_op);
+  m.impl("make_activation", make_activation_op);
+  m.impl("conv_backward", conv_backward_op);
+  m.impl("batch_norm_forward", batch_norm_forward_op);
+  m.impl("batch_norm_backward", batch_norm_backward_op);
+  m.impl("pack", pack_op);
+  m.impl("unpack", unpack_op);
+  m.impl("pool_forward", pool_forward_op);
+  m.impl("pool_backward", pool_backward_op);
+  m.impl("shortcut_backward", shortcut_backward_op);
+  m.impl("finish_gradient", finish_gradient_op);
+  m.impl("linear_forward", linear_forward_op);
+  m.impl("linear_backward", linear_backward_op);
+}
+
+}  // namespace sparseopt

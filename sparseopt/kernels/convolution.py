@@ -57,6 +57,7 @@ def axes(module: nn.Conv2d, height: int, width: int) -> tuple[Axis, Axis]:
 class Lists:
     """Index lists of one convolution for one image size."""
 
+    position: Tensor
     forward: Pattern
     backward: Pattern
     reach: int
@@ -74,6 +75,7 @@ def build_lists(conv: Conv, mask: Tensor | None, height: int, width: int, border
     read = pattern.geometry(module.in_channels, width, border, lanes)
     written = pattern.geometry(module.out_channels, columns.output, backward_border, lanes)
     return Lists(
+        position=pattern.positions(mask),
         forward=pattern.conv_forward(mask, padding, read),
         backward=pattern.conv_backward(mask, padding, rows.stride, written),
         reach=rows.reach,

@@ -11,6 +11,8 @@ NAMES = (
     "conv_backward",
     "batch_norm_forward",
     "batch_norm_backward",
+    "gather",
+    "scatter",
     "pack",
     "unpack",
     "pool_forward",

@@ -5,7 +5,6 @@ with samples of zeros, whose gradient is zero.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.fx import Graph, Node
 from sparseopt.kernels import pattern
 from sparseopt.kernels.build import operators
 from sparseopt.kernels.match_convs import RELU
+from sparseopt.kernels.packed import gather, scatter
 from sparseopt.kernels.pattern import Pattern
 from sparseopt.kernels.rewrite import Piece, has_hooks
 from sparseopt.topology import Topology
@@ -60,29 +60,41 @@ def match_chains(model: nn.Module, graph: Graph) -> list[Piece[Chain]]:
     ]
 
 
+@dataclass(frozen=True)
+class Lists:
+    """Index lists of one layer."""
+
+    position: Tensor
+    forward: Pattern
+    backward: Pattern
+
+
+def build_lists(mask: Tensor) -> Lists:
+    return Lists(pattern.positions(mask), pattern.linear_forward(mask), pattern.linear_backward(mask))
+
+
 class SparseChain(nn.Module):
     """Runs a chain on the sparse kernels. Its parameters are the model's own and are not registered here."""
 
     def __init__(self, chain: Chain, topology: Topology) -> None:
         super().__init__()
         self.chain, self.topology = chain, topology
-        self.ops, self.lanes = operators(), operators().lanes()
-        self._patterns: list[tuple[Pattern, Pattern]] = []
+        self._lists: list[Lists] = []
         self._version: int | None = None
 
     def weights(self) -> list[tuple[str, nn.Parameter]]:
         return [(layer.weight, layer.module.weight) for layer in self.chain]
 
-    def patterns(self) -> list[tuple[Pattern, Pattern]]:
-        """Forward and backward lists of every layer, for the masks in force."""
+    def lists(self) -> list[Lists]:
+        """Lists of every layer, for the masks in force."""
         if self._version != self.topology.version:
-            masks = [
-                self.topology.masks.get(name, torch.ones_like(weight, dtype=torch.bool))
+            masks = self.topology.masks
+            self._lists = [
+                build_lists(masks[name] if name in masks else torch.ones_like(weight, dtype=torch.bool))
                 for name, weight in self.weights()
             ]
-            self._patterns = [(pattern.linear_forward(mask), pattern.linear_backward(mask)) for mask in masks]
             self._version = self.topology.version
-        return self._patterns
+        return self._lists
 
     @torch.compiler.disable
     def forward(self, x: Tensor) -> tuple[Tensor]:
@@ -91,65 +103,68 @@ class SparseChain(nn.Module):
         y = _Pass.apply(self, flat, *parameters)
         return (y.view(*x.shape[:-1], y.shape[-1]),)
 
-    def transposed(self, x: Tensor) -> Tensor:
-        samples = -(-len(x) // self.lanes) * self.lanes
-        out = torch.empty(x.shape[1], samples)
+
+class ChainRun:
+    """One pass through a chain, and back. `values` are the input and the outputs of all layers, transposed."""
+
+    def __init__(self, chain: SparseChain) -> None:
+        self.chain, self.lists = chain.chain, chain.lists()
+        self.ops = operators()
+        self.packed = [
+            gather(layer.module.weight, lists.position)
+            for layer, lists in zip(self.chain, self.lists, strict=True)
+        ]
+        self.values: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.values = [self._transposed(x)]
+        for layer, lists, packed in zip(self.chain, self.lists, self.packed, strict=True):
+            bias = None if layer.module.bias is None else layer.module.bias.detach()
+            use, source = lists.forward, self.values[-1]
+            y = torch.empty(layer.module.out_features, source.shape[1])
+            self.ops.linear_forward(source, bias, packed, use.start, use.offset, layer.relu, y)
+            self.values.append(y)
+        return self.values[-1][:, : len(x)].t().contiguous()
+
+    def backward(self, gradient: Tensor, input_wanted: bool) -> list[Tensor | None]:
+        """Gradients of the input and of every layer's weight and bias."""
+        dy = self._transposed(gradient)
+        if self.chain[-1].relu:
+            dy *= self.values[-1] > 0
+        found: list[Tensor | None] = []
+        for index in reversed(range(len(self.chain))):
+            dx = torch.empty_like(self.values[index]) if index or input_wanted else None
+            bias = None if self.chain[index].module.bias is None else dy.sum(1)
+            found = [self._layer_back(index, dy, dx), bias, *found]
+            if dx is not None:
+                dy = dx
+        return [dy[:, : len(gradient)].t() if input_wanted else None, *found]
+
+    def _layer_back(self, index: int, dy: Tensor, dx: Tensor | None) -> Tensor:
+        """Writes the gradient of a layer's input to dx; returns that of its weight."""
+        lists, packed = self.lists[index], self.packed[index]
+        use, behind_relu = lists.backward, index > 0 and self.chain[index - 1].relu
+        of_weights = torch.empty_like(packed)
+        self.ops.linear_backward(
+            self.values[index], dy, packed, use.start, use.offset, use.order, behind_relu, dx, of_weights
+        )
+        return scatter(of_weights, lists.position, self.chain[index].module.weight)
+
+    def _transposed(self, x: Tensor) -> Tensor:
+        lanes = self.ops.lanes()
+        out = torch.empty(x.shape[1], -(-len(x) // lanes) * lanes)
         out[:, len(x) :] = 0
         out[:, : len(x)] = x.detach().t()
         return out
-
-    def run(self, x: Tensor) -> list[Tensor]:
-        """The transposed input and the output of every layer."""
-        values = [self.transposed(x)]
-        for layer, (use, _) in zip(self.chain, self.patterns(), strict=True):
-            module = layer.module
-            y = torch.empty(module.out_features, values[0].shape[1])
-            bias = None if module.bias is None else module.bias.detach()
-            self.ops.linear_forward(
-                values[-1], module.weight.detach(), bias, use.start, use.offset, use.position, layer.relu, y
-            )
-            values.append(y)
-        return values
-
-    def run_back(self, values: Sequence[Tensor], gradient: Tensor, input_wanted: bool) -> list[Tensor | None]:
-        """Gradients of the input and of every layer's weight and bias."""
-        dy = self.transposed(gradient)
-        if self.chain[-1].relu:
-            dy *= values[-1] > 0
-        found: list[Tensor | None] = []
-        for index in reversed(range(len(self.chain))):
-            module, (_, use) = self.chain[index].module, self.patterns()[index]
-            x = values[index]
-            dx = torch.empty_like(x) if index or input_wanted else None
-            weight_gradient = torch.zeros_like(module.weight)
-            behind_relu = index > 0 and self.chain[index - 1].relu
-            self.ops.linear_backward(
-                x,
-                dy,
-                module.weight.detach(),
-                use.start,
-                use.offset,
-                use.position,
-                behind_relu,
-                dx,
-                weight_gradient,
-            )
-            found = [weight_gradient, None if module.bias is None else dy.sum(1), *found]
-            dy = dx
-        return [None if dy is None else dy[:, : len(gradient)].t(), *found]
 
 
 class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, chain: SparseChain, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        values = chain.run(x)
-        ctx.chain, ctx.version = chain, chain.topology.version
-        ctx.save_for_backward(*values[:-1])
-        ctx.last = values[-1] if chain.chain[-1].relu else None
-        return values[-1][:, : len(x)].t().contiguous()
+        ctx.run = ChainRun(chain)
+        return ctx.run.forward(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        values = [*ctx.saved_tensors, ctx.last]
-        return None, *ctx.chain.run_back(values, gradient, ctx.needs_input_grad[1])
+        return None, *ctx.run.backward(gradient, ctx.needs_input_grad[1])

@@ -14,11 +14,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Pattern:
-    """Lists of active weights, `start[i]` to `start[i + 1]` for channel i. All int32, on the CPU."""
+    """Lists of active weights, `start[i]` to `start[i + 1]` for channel i. All int32, on the CPU.
+
+    `order[k]` is the place of entry k among the active weights in the order of memory.
+    """
 
     start: Tensor
     offset: Tensor
-    position: Tensor
+    order: Tensor
 
 
 @dataclass(frozen=True)
@@ -35,42 +38,41 @@ def geometry(channels: int, width: int, border: int, lanes: int) -> Geometry:
     return Geometry(row=channels * channel, channel=channel, column=lanes)
 
 
-def lists(group: Tensor, groups: int, offset: Tensor, position: Tensor) -> Pattern:
+def lists(group: Tensor, groups: int, offset: Tensor) -> Pattern:
     """Sort weights by group, keeping their order within a group."""
     order = torch.argsort(group, stable=True)
     start = torch.zeros(groups + 1, dtype=torch.int32)
     start[1:] = torch.bincount(group, minlength=groups).cumsum(0)
-    return Pattern(start, offset[order].int().contiguous(), position[order].int().contiguous())
+    return Pattern(start, offset[order].int().contiguous(), order.int())
 
 
-def active_positions(mask: Tensor) -> tuple[Tensor, ...]:
-    """Dense position of every active weight, then its index along each axis."""
-    position = mask.cpu().flatten().nonzero().squeeze(1)
-    return position, *torch.unravel_index(position, mask.shape)
+def positions(mask: Tensor) -> Tensor:
+    """Where the active weights are in the dense weight, in the order of memory."""
+    return mask.cpu().flatten().nonzero().squeeze(1).int()
 
 
 def conv_forward(mask: Tensor, padding: tuple[int, int], at: Geometry) -> Pattern:
-    position, out, into, row, column = active_positions(mask)
+    out, into, row, column = mask.cpu().nonzero(as_tuple=True)
     offset = into * at.channel + (row - padding[0]) * at.row + (column - padding[1]) * at.column
-    return lists(out, mask.shape[0], offset, position)
+    return lists(out, mask.shape[0], offset)
 
 
 def conv_backward(mask: Tensor, padding: tuple[int, int], stride: int, at: Geometry) -> Pattern:
-    position, out, into, row, column = active_positions(mask)
+    out, into, row, column = mask.cpu().nonzero(as_tuple=True)
     parity = [(index - pad) % stride for index, pad in zip((row, column), padding, strict=True)]
     shift = [
         (p + pad - index) // stride for p, index, pad in zip(parity, (row, column), padding, strict=True)
     ]
     offset = out * at.channel + shift[0] * at.row + shift[1] * at.column
     group = (parity[0] * stride + parity[1]) * mask.shape[1] + into
-    return lists(group, stride * stride * mask.shape[1], offset, position)
+    return lists(group, stride * stride * mask.shape[1], offset)
 
 
 def linear_forward(mask: Tensor) -> Pattern:
-    position, out, into = active_positions(mask)
-    return lists(out, mask.shape[0], into, position)
+    out, into = mask.cpu().nonzero(as_tuple=True)
+    return lists(out, mask.shape[0], into)
 
 
 def linear_backward(mask: Tensor) -> Pattern:
-    position, out, into = active_positions(mask)
-    return lists(into, mask.shape[1], out, position)
+    out, into = mask.cpu().nonzero(as_tuple=True)
+    return lists(into, mask.shape[1], out)

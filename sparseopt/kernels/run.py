@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sparseopt.kernels.buffers import Buffers, Shape
 from sparseopt.kernels.convolution import Lists, Norm, axes
 from sparseopt.kernels.graph import Activation, Conv, Region, Shortcut
+from sparseopt.kernels.packed import gather, scatter
 
 ListsOf = Callable[[Conv, int, int, int], Lists]
 
@@ -65,6 +66,8 @@ class Run:
         self.x: dict[Activation, Tensor] = {}
         self.z: dict[Conv, Tensor] = {}
         self.norms: dict[Conv, Norm] = {}
+        self.used: dict[Conv, Lists] = {}
+        self.values: dict[Conv, Tensor] = {}
         self.g: dict[Activation, Tensor] = {}
         self.g_shapes: dict[Activation, Shape] = {}
         self.sums: dict[Activation, Tensor] = {}
@@ -129,11 +132,12 @@ class Run:
         out = Shape(shape.blocks, rows.output, conv.channels, columns.output)
         self.z[conv] = self.buffers.take(out)
         norm = self.norms[conv] = Norm(conv, self.ops, self.samples * rows.output * columns.output)
-        lists = self.lists(conv, shape.height, shape.width, shape.border)
+        lists = self.used[conv] = self.lists(conv, shape.height, shape.width, shape.border)
+        self.values[conv] = gather(conv.module.weight, lists.position)
         use = lists.forward
         self.ops.conv_forward(
             x, shape.border, keep, *source,
-            conv.module.weight.detach(), use.start, use.offset, use.position,
+            self.values[conv], use.start, use.offset,
             rows.stride, lists.reach, self.samples, self.z[conv], norm.shift, norm.sums,
         )  # fmt: skip
         norm.prepare()
@@ -221,19 +225,18 @@ class Run:
         self._complete_gradient(activation)
         coefficients, found = self.norms[conv].backward(self._sums_of(conv, activation))
         self.gradients.update(found)
-        weight = conv.module.weight
-        self.gradients[weight] = torch.zeros_like(weight)
-        shape = self.shapes[source]
-        lists = self.lists(conv, shape.height, shape.width, shape.border)
+        lists, values = self.used[conv], self.values[conv]
         use = lists.backward
+        of_weights = torch.empty_like(values)
         self._done.add(conv)
         self.ops.conv_backward(
             self.g[activation], self.g_shapes[activation].border, self.z[conv], coefficients,
             *self._input(source), *(self._target(conv) if input_wanted else NOWHERE),
-            weight.detach(), use.start, use.offset, use.position,
+            values, use.start, use.offset, use.order,
             conv.module.stride[0], lists.backward_reach, lists.backward_border, self.samples,
-            self.gradients[weight], self.sums.get(source),
+            of_weights, self.sums.get(source),
         )  # fmt: skip
+        self.gradients[conv.module.weight] = scatter(of_weights, lists.position, conv.module.weight)
         self._release(conv)
 
     def _sums_of(self, conv: Conv, activation: Activation) -> Tensor:

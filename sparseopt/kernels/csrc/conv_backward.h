@@ -173,10 +173,10 @@ inline BackwardBlock choose_backward(int stride, bool remake, bool gradient) {
   return gradient ? backward_block<2, false, true> : backward_block<2, false, false>;
 }
 
-// Gradient of the active weights into the dense `weight_gradient`; `sums` [2][channel] of the finished input gradient: sum of g
+// Gradient of the active weights into `weight_gradient`, at the places `order` gives; `sums` [2][channel] of the finished input gradient: sum of g
 // and of g * z.
-inline void conv_backward(const BackwardLayer& layer, const OutputGradient& output, int64_t samples, float* weight_gradient,
-                          double* sums) {
+inline void conv_backward(const BackwardLayer& layer, const OutputGradient& output, int64_t samples, const int* order,
+                          float* weight_gradient, double* sums) {
   const View& g = output.g;
   const int threads = at::get_num_threads(), channels = layer.input.from.channels;
   const int64_t weights = layer.weights.size;
@@ -200,7 +200,7 @@ inline void conv_backward(const BackwardLayer& layer, const OutputGradient& outp
   for (int64_t k = 0; k < weights; ++k) {
     double total = 0;
     for (int t = 0; t < threads; ++t) total += sum_lanes(all_weight_sums + (t * weights + k) * kLanes, kLanes);
-    weight_gradient[layer.weights.position[k]] = float(total);
+    weight_gradient[order[k]] = float(total);
   }
 }
 

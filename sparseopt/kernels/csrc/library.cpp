@@ -31,11 +31,11 @@ Activation activation(const OptionalTensor& z, const OptionalTensor& norm, const
 // x: the input's rows, complete (no z), to be kept (z) or, with an empty block axis, to be made in scratch.
 void conv_forward_op(const Tensor& x, int64_t border, bool keep, const OptionalTensor& z, const OptionalTensor& norm,
                      const OptionalTensor& shortcut, int64_t shortcut_border, const OptionalTensor& shortcut_norm,
-                     int64_t shortcut_stride, int64_t shortcut_offset, bool relu, const Tensor& weight, const Tensor& start,
-                     const Tensor& offset, const Tensor& position, int64_t stride, int64_t reach, int64_t samples,
+                     int64_t shortcut_stride, int64_t shortcut_offset, bool relu, const Tensor& values, const Tensor& start,
+                     const Tensor& offset, int64_t stride, int64_t reach, int64_t samples,
                      const Tensor& out, const Tensor& shift, const OptionalTensor& sums) {
   const Activation source = activation(z, norm, shortcut, shortcut_border, shortcut_norm, shortcut_stride, shortcut_offset, relu);
-  ForwardLayer layer{gather_pattern(weight, start, offset, position), view(out, 0), int(stride),
+  ForwardLayer layer{forward_pattern(start, offset, values), view(out, 0), int(stride),
                      int(reach), nullptr};
   conv_forward(layer, z ? &source : nullptr, view(x, border), !keep, samples, shift.data_ptr<float>(),
                sums ? sums->data_ptr<double>() : nullptr);
@@ -51,20 +51,21 @@ void make_activation_op(const Tensor& z, const Tensor& norm, const OptionalTenso
 void conv_backward_op(const Tensor& g, int64_t g_border, const Tensor& z, const Tensor& coefficients, const Tensor& input,
                       int64_t input_border, const OptionalTensor& input_norm, bool input_relu, const OptionalTensor& to,
                       int64_t to_border, bool accumulate, const OptionalTensor& shortcut, int64_t shortcut_border,
-                      int64_t shortcut_offset, bool mask, const OptionalTensor& input_z, const Tensor& weight,
-                      const Tensor& start, const Tensor& offset, const Tensor& position, int64_t stride, int64_t reach,
+                      int64_t shortcut_offset, bool mask, const OptionalTensor& input_z, const Tensor& values,
+                      const Tensor& start, const Tensor& offset, const Tensor& order, int64_t stride, int64_t reach,
                       int64_t dz_border, int64_t samples, const Tensor& weight_gradient, const OptionalTensor& sums) {
   const float* coefficient = coefficients.data_ptr<float>();
   const int64_t channels = coefficients.size(1);
   const OutputGradient output{view(g, g_border), view(z, 0), coefficient, coefficient + channels, coefficient + 2 * channels};
-  BackwardLayer layer{gather_pattern(weight, start, offset, position),
+  BackwardLayer layer{backward_pattern(start, offset, order, values),
                       int(stride),
                       int(reach),
                       int(dz_border),
                       {view(input, input_border), affine(input_norm), input_relu},
                       {view(to, to_border), accumulate, view(shortcut, shortcut_border), int(shortcut_offset), mask,
                        view(input_z, 0)}};
-  conv_backward(layer, output, samples, weight_gradient.data_ptr<float>(), sums ? sums->data_ptr<double>() : nullptr);
+  conv_backward(layer, output, samples, order.data_ptr<int>(), weight_gradient.data_ptr<float>(),
+                sums ? sums->data_ptr<double>() : nullptr);
 }
 
 void batch_norm_forward_op(const Tensor& sums, const Tensor& shift, int64_t count, const OptionalTensor& gamma,
@@ -106,23 +107,26 @@ void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor&
   finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), samples, sums.data_ptr<double>());
 }
 
-LinearLayer linear_layer(const Tensor& weight, const Tensor& start, const Tensor& offset, const Tensor& position,
-                         int64_t samples) {
-  TORCH_CHECK(samples % kLanes == 0, "samples must be padded to a multiple of ", kLanes, ", got ", samples);
-  return {gather_pattern(weight, start, offset, position), weight.size(1), weight.size(0), samples};
-}
-
-void linear_forward_op(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const Tensor& start,
-                       const Tensor& offset, const Tensor& position, bool relu, const Tensor& y) {
-  const LinearLayer layer = linear_layer(weight, start, offset, position, x.size(1));
+void linear_forward_op(const Tensor& x, const OptionalTensor& bias, const Tensor& values, const Tensor& start,
+                       const Tensor& offset, bool relu, const Tensor& y) {
+  const LinearLayer layer{forward_pattern(start, offset, values), x.size(0), y.size(0), x.size(1)};
   (relu ? linear_forward<true> : linear_forward<false>)(layer, x.data_ptr<float>(), data(bias), y.data_ptr<float>());
 }
 
-void linear_backward_op(const Tensor& x, const Tensor& dy, const Tensor& weight, const Tensor& start, const Tensor& offset,
-                        const Tensor& position, bool relu, const OptionalTensor& dx, const Tensor& weight_gradient) {
-  const LinearLayer layer = linear_layer(weight, start, offset, position, x.size(1));
+void linear_backward_op(const Tensor& x, const Tensor& dy, const Tensor& values, const Tensor& start, const Tensor& offset,
+                        const Tensor& order, bool relu, const OptionalTensor& dx, const Tensor& weight_gradient) {
+  const LinearLayer layer{backward_pattern(start, offset, order, values), x.size(0), dy.size(0), x.size(1)};
   (dx ? linear_backward<true> : linear_backward<false>)(layer, x.data_ptr<float>(), dy.data_ptr<float>(), {data(dx), relu},
-                                                        weight_gradient.data_ptr<float>());
+                                                        order.data_ptr<int>(), weight_gradient.data_ptr<float>());
+}
+
+void gather_op(const Tensor& dense, const Tensor& position, const Tensor& values) {
+  TORCH_CHECK(dense.is_contiguous() && dense.scalar_type() == at::kFloat, "weight must be a contiguous float tensor");
+  gather(dense.data_ptr<float>(), position.data_ptr<int>(), position.numel(), values.data_ptr<float>());
+}
+
+void scatter_op(const Tensor& values, const Tensor& position, const Tensor& dense) {
+  scatter(values.data_ptr<float>(), position.data_ptr<int>(), position.numel(), dense.data_ptr<float>());
 }
 
 int64_t lanes_op() { return kLanes; }
@@ -133,22 +137,24 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def("lanes() -> int", lanes_op);
   m.def(
       "conv_forward(Tensor(a!) x, int border, bool keep, Tensor? z, Tensor? norm, Tensor? shortcut, int shortcut_border, "
-      "Tensor? shortcut_norm, int shortcut_stride, int shortcut_offset, bool relu, Tensor weight, Tensor start, Tensor offset, "
-      "Tensor position, int stride, int reach, int samples, Tensor(b!) out, Tensor(c!) shift, Tensor(d!)? sums) -> ()");
+      "Tensor? shortcut_norm, int shortcut_stride, int shortcut_offset, bool relu, Tensor values, Tensor start, Tensor offset, "
+      "int stride, int reach, int samples, Tensor(b!) out, Tensor(c!) shift, Tensor(d!)? sums) -> ()");
   m.def(
       "make_activation(Tensor z, Tensor norm, Tensor? shortcut, int shortcut_border, Tensor? shortcut_norm, "
       "int shortcut_stride, int shortcut_offset, bool relu, Tensor(a!) x, int border) -> ()");
   m.def(
       "conv_backward(Tensor g, int g_border, Tensor z, Tensor coefficients, Tensor input, int input_border, "
       "Tensor? input_norm, bool input_relu, Tensor(a!)? to, int to_border, bool accumulate, Tensor? shortcut, "
-      "int shortcut_border, int shortcut_offset, bool mask, Tensor? input_z, Tensor weight, Tensor start, Tensor offset, "
-      "Tensor position, int stride, int reach, int dz_border, int samples, Tensor(b!) weight_gradient, Tensor(c!)? sums) -> ()");
+      "int shortcut_border, int shortcut_offset, bool mask, Tensor? input_z, Tensor values, Tensor start, Tensor offset, "
+      "Tensor order, int stride, int reach, int dz_border, int samples, Tensor(b!) weight_gradient, Tensor(c!)? sums) -> ()");
   m.def(
       "batch_norm_forward(Tensor sums, Tensor shift, int count, Tensor? gamma, Tensor? beta, float eps, "
       "Tensor(a!)? running_mean, Tensor(b!)? running_var, float factor, Tensor(c!) moments, Tensor(d!) affine) -> ()");
   m.def(
       "batch_norm_backward(Tensor sums, int count, Tensor moments, Tensor? gamma, Tensor(a!) coefficients, "
       "Tensor(b!) gradients) -> ()");
+  m.def("gather(Tensor dense, Tensor position, Tensor(a!) values) -> ()");
+  m.def("scatter(Tensor values, Tensor position, Tensor(a!) dense) -> ()");
   m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
   m.def("unpack(Tensor x, int border, Tensor(a!) image) -> ()");
   m.def("pool_forward(Tensor x, int border, Tensor(a!) pooled) -> ()");
@@ -158,10 +164,9 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, int samples, Tensor(b!) sums) -> ()");
   m.def(
-      "linear_forward(Tensor x, Tensor weight, Tensor? bias, Tensor start, Tensor offset, Tensor position, bool relu, "
-      "Tensor(a!) y) -> ()");
+      "linear_forward(Tensor x, Tensor? bias, Tensor values, Tensor start, Tensor offset, bool relu, Tensor(a!) y) -> ()");
   m.def(
-      "linear_backward(Tensor x, Tensor dy, Tensor weight, Tensor start, Tensor offset, Tensor position, bool relu, "
+      "linear_backward(Tensor x, Tensor dy, Tensor values, Tensor start, Tensor offset, Tensor order, bool relu, "
       "Tensor(a!)? dx, Tensor(b!) weight_gradient) -> ()");
 }
 
@@ -171,6 +176,8 @@ TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
   m.impl("conv_backward", conv_backward_op);
   m.impl("batch_norm_forward", batch_norm_forward_op);
   m.impl("batch_norm_backward", batch_norm_backward_op);
+  m.impl("gather", gather_op);
+  m.impl("scatter", scatter_op);
   m.impl("pack", pack_op);
   m.impl("unpack", unpack_op);
   m.impl("pool_forward", pool_forward_op);

@@ -96,7 +96,7 @@ void linear_backward_samples(const LinearLayer& layer, int64_t i, const float* x
 
 template <bool Gradient>
 void linear_backward(const LinearLayer& layer, const float* x, const float* dy, const LinearGradient& out,
-                     float* weight_gradient) {
+                     const int* order, float* weight_gradient) {
   const Pattern& w = layer.weights;
   at::parallel_for(0, layer.inputs, 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -104,7 +104,7 @@ void linear_backward(const LinearLayer& layer, const float* x, const float* dy, 
       float* sums = scratch<Use::weight_sums>().get<float>(size_t(count) * kLanes);
       std::fill_n(sums, size_t(count) * kLanes, 0.f);
       linear_backward_samples<kLinearBackward, Gradient>(layer, i, x, dy, out, sums, 0);
-      for (int n = 0; n < count; ++n) weight_gradient[w.position[first + n]] = sum_lanes(load(sums + n * kLanes));
+      for (int n = 0; n < count; ++n) weight_gradient[order[first + n]] = sum_lanes(load(sums + n * kLanes));
     }
   });
 }

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from sparseopt.analysis.fan_in_law import PowerLaw, angle, neuron_scale, power_law
 from sparseopt.methods import SET, Method
 from sparseopt.optim import skew_factors
-from sparseopt.topology import Layer, Topology, generator
+from sparseopt.topology import Topology, generator
 
 Loss = Callable[[nn.Module], Tensor]
 Gradients = dict[str, Tensor]
@@ -204,13 +204,7 @@ def _masked(grads: Gradients, masks: Mapping[str, Tensor]) -> Gradients:
 
 def _corrected(grads: Gradients, topology: Topology) -> Gradients:
     factors = skew_factors(topology, "layer")
-    return {name: _scaled(topology.layers[name], grad, factors[name]) for name, grad in grads.items()}
-
-
-def _scaled(layer: Layer, grad: Tensor, factor: Tensor) -> Tensor:
-    scaled = grad.clone()
-    layer.scale_(scaled, factor)
-    return scaled
+    return {name: grad * topology.layers[name].broadcast(factors[name]) for name, grad in grads.items()}
 
 
 def _flat(grads: Gradients) -> Tensor:

@@ -68,8 +68,10 @@ def correction_factors(topology: Topology, correction: Correction) -> dict[str, 
     return {} if correction == "none" else skew_factors(topology, correction)
 
 
-def check_correction(correction: Correction) -> None:
-    if not callable(correction) and correction not in (*MODES, "none"):
+def check_correction(correction: Correction, topology: Topology) -> None:
+    if callable(correction):
+        _checked(correction(topology), topology)
+    elif correction not in (*MODES, "none"):
         raise ValueError(
             f"correction must be one of {', '.join(MODES)}, none, or a function topology -> {{name: factors}}, "
             f"got {correction!r}"

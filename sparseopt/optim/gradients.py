@@ -4,11 +4,11 @@ Renormalisation multiplies all gradients by c / max(||g||, c), with the global l
 decides what it does:
 
 - "active": over what is about to move the weights, after masking and correction.
-- "paper": over the dense gradients scaled by D, before masking; 1 / sqrt(1 - s_avg) multiplies after the clip. At 97% sparsity
-  the dense norm is about five times that of the active entries, so the clip acts harder and the late factor gives back what
-  it took: this, and not "active", reproduces the paper's renormalised tables.
+- "paper": over the dense gradients scaled by D, before masking; 1 / sqrt(1 - s_avg) multiplies after the clip. At 97%
+  sparsity the dense norm is about five times that of the active entries, so the clip acts harder and the late factor gives
+  back what it took: this, and not "active", reproduces the paper's renormalised tables.
 
-All of it is elementwise on the device; nothing is read back.
+All of it is elementwise on the device, on each rank's part of the tensors; nothing is read back.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sparseopt.topology import Layer
+from sparseopt.topology.sharding import local, whole
 
 INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 
@@ -34,31 +34,36 @@ def hold_to_mask_(tensor: Tensor, mask: Tensor) -> None:
     tensor.view(INTEGER[tensor.itemsize]).mul_(mask)
 
 
-class SparseGradient(NamedTuple):
-    """One sparse parameter, with what its gradient is multiplied by."""
+class SparseParameter(NamedTuple):
+    """One sparse parameter, with what its gradient is multiplied by: on a sharded parameter, this rank's part of it."""
 
-    layer: Layer
     parameter: nn.Parameter
     mask: Tensor  # the bool mask seen as bytes, as `hold_to_mask_` wants it
-    early: Tensor | None = None  # one factor a neuron, before the norm is taken
+    early: Tensor | None = (
+        None  # factors of the neurons, before the norm is taken; broadcast against the weights
+    )
     late: Tensor | None = None  # one number for the layer, after the clip
 
+    @property
+    def grad(self) -> Tensor | None:
+        return None if self.parameter.grad is None else local(self.parameter.grad)
+
     def correct(self) -> None:
-        if self.early is not None and self.parameter.grad is not None:
-            self.layer.scale_(self.parameter.grad, self.early)
+        if self.early is not None and self.grad is not None:
+            self.grad.mul_(self.early)
 
     def hold_to_mask(self) -> None:
-        if self.parameter.grad is not None:
-            hold_to_mask_(self.parameter.grad, self.mask)
+        if self.grad is not None:
+            hold_to_mask_(self.grad, self.mask)
 
     def rescale(self) -> None:
-        if self.late is not None and self.parameter.grad is not None:
-            self.parameter.grad.mul_(self.late)
+        if self.late is not None and self.grad is not None:
+            self.grad.mul_(self.late)
 
 
 @torch.no_grad()
 def prepare_active(
-    sparse: Iterable[SparseGradient], parameters: Iterable[Tensor], max_norm: float | None
+    sparse: Iterable[SparseParameter], parameters: Iterable[Tensor], max_norm: float | None
 ) -> Tensor | None:
     """Mask, correct, then clip by the norm of the result. Returns that norm, if a maximum is set."""
     for each in sparse:
@@ -69,7 +74,7 @@ def prepare_active(
 
 @torch.no_grad()
 def prepare_paper(
-    sparse: Iterable[SparseGradient], parameters: Iterable[Tensor], max_norm: float | None
+    sparse: Iterable[SparseParameter], parameters: Iterable[Tensor], max_norm: float | None
 ) -> Tensor | None:
     """Scale the dense gradients by D, clip by their norm, then mask and multiply by 1 / sqrt(1 - s_avg)."""
     sparse = list(sparse)
@@ -90,16 +95,16 @@ def clip(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor | None:
     if max_norm is None:
         return None
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = whole(torch.nn.utils.get_total_norm(gradients))
     if max_norm != float("inf"):
         coefficient = max_norm / norm.clamp(min=max_norm)
         for gradient in gradients:
-            gradient.mul_(coefficient.to(gradient.device))
+            local(gradient).mul_(coefficient.to(gradient.device))
     return norm
 
 
 @torch.no_grad()
 def all_finite(gradients: Iterable[Tensor]) -> bool:
-    """Is every entry finite? One value is read back from the device."""
-    verdicts = [gradient.isfinite().all() for gradient in gradients]
+    """Is every entry finite, on every rank? One value is read back from the device."""
+    verdicts = [whole(gradient.isfinite().all()) for gradient in gradients]
     return not verdicts or bool(torch.stack(verdicts).all())

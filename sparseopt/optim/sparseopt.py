@@ -21,7 +21,7 @@ Weight decay, momentum and the like remain the base optimizer's business.
 import dataclasses
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, overload
 
 import torch
@@ -29,6 +29,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparseopt.methods import Method
+from sparseopt.optim.agreement import check_agreement
+from sparseopt.optim.connections import next_masks
 from sparseopt.optim.correction import (
     Correction,
     average_density,
@@ -36,9 +38,10 @@ from sparseopt.optim.correction import (
     correction_factors,
     skew_factors,
 )
-from sparseopt.optim.gradients import PREPARE, SparseGradient, all_finite, hold_to_mask_
+from sparseopt.optim.gradients import PREPARE, SparseParameter, all_finite, hold_to_mask_
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
-from sparseopt.topology import Topology, generator
+from sparseopt.topology import Topology
+from sparseopt.topology.sharding import local, part_like
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class SparseOpt(OptimizerWrapper):
         grad_norm: the norm before clipping at the last ordinary step, a tensor; None unless `max_grad_norm` is set.
     """
 
+    outermost = True
     _saved = (
         *("base", "topology", "method", "correction", "max_grad_norm", "clip"),
         *("steps", "grad_norm", "_waiting", "_warned"),
@@ -79,7 +83,8 @@ class SparseOpt(OptimizerWrapper):
         clip: Literal["active", "paper"] = "active",
     ) -> None:
         super().__init__(base)
-        check_correction(correction)
+        if not isinstance(topology, Topology):
+            raise TypeError(f"topology must be what sparsify returned, got {type(topology).__name__}")
         if not isinstance(method, Method):
             raise TypeError(f"method must be Static(), SET(...), RigL(...) or another Method, got {method!r}")
         if max_grad_norm is not None and not max_grad_norm > 0:
@@ -87,13 +92,15 @@ class SparseOpt(OptimizerWrapper):
         if clip not in PREPARE:
             raise ValueError(f"clip must be 'active' or 'paper', got {clip!r}")
         _check_parameters(base, topology)
-        topology.claim(self)
+        topology.follow_parameters()
+        check_correction(correction, topology)
         if topology.init == "sparse" and correction != "none":
             warnings.warn(
                 "init='sparse' already removes the skew at the start, and the correction on top of it over-corrects; "
                 "use correction='none' with it, or the model's own initialisation",
                 stacklevel=2,
             )
+        topology.claim(self)  # after all checks: a failed attempt, alive in its traceback, must hold nothing
         self.topology = topology
         self.method = method
         self.correction: Correction = correction
@@ -156,65 +163,46 @@ class SparseOpt(OptimizerWrapper):
         """Whatever the base optimizer did, inactive weights and their state are exactly zero afterwards."""
         for each in self._sparse:
             if each.parameter.grad is not None:
-                hold_to_mask_(each.parameter, each.mask)
-                for state in self._state_of(each.parameter):
-                    hold_to_mask_(state, each.mask)
+                for tensor in self._entries_of(each.parameter):
+                    hold_to_mask_(tensor, each.mask)
 
     @torch.no_grad()
     def _move_connections(self) -> bool:
         """Update the topology. False if it has to wait because a gradient that would decide is not finite."""
-        trained = {
-            name: parameter.grad
-            for name, parameter in self.topology.parameters.items()
-            if parameter.grad is not None
-        }
-        self._waiting = self.method.uses_gradient and not all_finite(trained.values())
+        topology = self.topology
+        grads = [parameter.grad for parameter in topology.parameters.values() if parameter.grad is not None]
+        self._waiting = self.method.uses_gradient and not all_finite(grads)
         if self._waiting:
             self._warn_once()
             return False
-        fraction = self.method.drop_fraction_at(self.steps)
-        old, new = self.topology.masks, {}
-        for name, grad in trained.items():
-            draw = generator(self.topology.seed, self.steps, name)
-            weight, seen = self.topology.parameters[name].detach(), self._gradient_for_growth(name, grad)
-            new[name] = self.method.next_mask(old[name], weight, seen, fraction, draw)
-        gone = {name: ~(old[name] & mask) for name, mask in new.items()}  # all but what was and stays active
-        self.topology.replace(new)
-        for name, outside in gone.items():
-            parameter = self.topology.parameters[name]
-            parameter.masked_fill_(outside, 0)
-            for state in self._state_of(parameter):
-                state.masked_fill_(outside, 0)
+        new = next_masks(topology, self.method, self.steps, self.factors)
+        check_agreement(new, self.steps)
+        old = {name: local(topology.masks[name]) for name in new}
+        topology.replace(new)
+        for name, before in old.items():
+            stays = before & local(topology.masks[name])
+            for tensor in self._entries_of(topology.parameters[name]):
+                tensor.masked_fill_(~stays, 0)
         self._settle()
         return True
-
-    def _gradient_for_growth(self, name: str, grad: Tensor) -> Tensor:
-        if not self.method.reads_corrected_grad() or name not in self.factors:
-            return grad
-        corrected = grad.clone()
-        self.topology.layers[name].scale_(corrected, self.factors[name])
-        return corrected
 
     def _settle(self) -> None:
         """Derive from the masks in force what the steps need: factors, and masks as bytes."""
         topology = self.topology
         topology.follow_parameters()
-        self.factors = {
-            name: factor.to(_factor_dtype(topology.parameters[name]))
-            for name, factor in correction_factors(topology, self.correction).items()
-        }
+        self.factors = _in_full_precision(correction_factors(topology, self.correction), topology)
         early, late = self.factors, {}
         if self.clip == "paper" and not callable(self.correction) and self.correction != "none":
-            early = {
-                name: factor.to(_factor_dtype(topology.parameters[name]))
-                for name, factor in skew_factors(topology, "unnormalized").items()
-            }
+            early = _in_full_precision(skew_factors(topology, "unnormalized"), topology)
             late = {name: x.rsqrt() for name, x in average_density(topology, self.correction).items()}
         self._sparse = [
-            SparseGradient(layer, parameter, mask.view(torch.uint8), early.get(name), late.get(name))
-            for (name, layer), parameter, mask in zip(
-                topology.layers.items(), topology.parameters.values(), topology.masks.values(), strict=True
+            SparseParameter(
+                parameter,
+                local(topology.masks[name]).view(torch.uint8),
+                part_like(topology.layers[name].broadcast(early[name]), parameter) if name in early else None,
+                late.get(name),
             )
+            for name, parameter in topology.parameters.items()
         ]
         self._version = topology.version
         topology.dense_grad_needed = self._dense_grad_needed()
@@ -232,11 +220,12 @@ class SparseOpt(OptimizerWrapper):
     def _all_parameters(self) -> Iterator[nn.Parameter]:
         return (parameter for group in self.param_groups for parameter in group["params"])
 
-    def _state_of(self, parameter: nn.Parameter) -> Iterator[Tensor]:
-        """All state of the base optimizer that has one entry a weight."""
+    def _entries_of(self, parameter: nn.Parameter) -> Iterator[Tensor]:
+        """The weights themselves, and all state of the base optimizer that has one entry a weight: this rank's part."""
+        yield local(parameter.detach())
         for value in self.state.get(parameter, {}).values():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                yield value
+                yield local(value)
 
     def _warn_once(self) -> None:
         if not self._warned:
@@ -298,6 +287,11 @@ def _check_parameters(base: Optimizer, topology: Topology) -> None:
         )
 
 
-def _factor_dtype(parameter: Tensor) -> torch.dtype:
-    """Factors in full precision also where the weights are in half."""
-    return torch.float64 if parameter.dtype in (torch.float64, torch.complex128) else torch.float32
+def _in_full_precision(factors: Mapping[str, Tensor], topology: Topology) -> dict[str, Tensor]:
+    """The factors on their parameter's device; in single precision also where the weights are in half."""
+    double = (torch.float64, torch.complex128)
+    return {
+        name: factor.to(parameter.device, torch.float64 if parameter.dtype in double else torch.float32)
+        for name, factor in factors.items()
+        for parameter in [topology.parameters[name]]
+    }

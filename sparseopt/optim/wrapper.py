@@ -5,7 +5,7 @@ would see without the wrapper. A subclass implements `step`, and whatever it add
 """
 
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from torch.optim import Optimizer
 
@@ -20,14 +20,24 @@ def _of_base(name: str) -> Any:
 
 
 class OptimizerWrapper(Optimizer):
-    """Base of the optimizers in this package. `_saved` names the attributes that pickling and deepcopy keep."""
+    """Base of the optimizers in this package.
+
+    `outermost` says that no other wrapper may go around this one; `_saved` names the attributes that pickling and deepcopy
+    keep.
+    """
 
     base: Optimizer
+    outermost: ClassVar[bool] = False
     _saved: tuple[str, ...] = ("base",)
 
     def __init__(self, base: Optimizer) -> None:
         if not isinstance(base, Optimizer):
             raise TypeError(f"base must be a torch.optim.Optimizer, got {type(base).__name__}")
+        if isinstance(base, OptimizerWrapper) and base.outermost:
+            name = type(base).__name__
+            raise TypeError(
+                f"{name} must be the outermost optimizer, one a network: {name}(HAM(base), topology, method)"
+            )
         # Optimizer.__init__ would collect parameter groups of its own; what it does besides, it also does on unpickling.
         super().__setstate__({"base": base})
 

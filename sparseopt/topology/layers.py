@@ -59,13 +59,15 @@ class Layer:
         per_group = matrix.reshape(self.groups, self.shape[1], self.shape[0] // self.groups, -1)
         return per_group.transpose(1, 2).reshape(self.shape)
 
-    def scale_(self, tensor: Tensor, per_neuron: Tensor) -> None:
-        """Multiply, in place, the incoming weights of each neuron by that neuron's number."""
+    def broadcast(self, per_neuron: Tensor) -> Tensor:
+        """One number a neuron, in a shape that broadcasts against the layer's weights."""
+        trailing = [1] * (len(self.shape) - 2)
         if not self.transposed:
-            tensor.mul_(per_neuron.view(-1, *[1] * (tensor.dim() - 1)))
-            return
-        kernel = [1] * (tensor.dim() - 2)
-        tensor.unflatten(0, (self.groups, -1)).mul_(per_neuron.view(self.groups, 1, -1, *kernel))
+            return per_neuron.view(-1, 1, *trailing)
+        by_group = per_neuron.view(self.groups, 1, -1)
+        if self.groups > 1:  # every input row of a group meets that group's outputs
+            by_group = by_group.expand(-1, self.shape[0] // self.groups, -1)
+        return by_group.reshape(-1, self.shape[1], *trailing)
 
 
 def find_layers(

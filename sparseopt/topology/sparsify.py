@@ -13,6 +13,7 @@ from sparseopt.topology.densities import Distribution, active_counts, check_spar
 from sparseopt.topology.layers import Layer, Patterns, find_layers
 from sparseopt.topology.masks import random_mask
 from sparseopt.topology.randomness import generator
+from sparseopt.topology.sharding import local, part_like, whole
 from sparseopt.topology.topology import Topology
 
 Masks = Literal["nonzero"] | Mapping[str, Tensor]
@@ -91,7 +92,7 @@ def _draw_masks(
 def _nonzero_masks(masks: str, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     if masks != "nonzero":
         raise ValueError(f"masks must be None, 'nonzero' or a mapping {{name: bool tensor}}, got {masks!r}")
-    return {name: parameter.detach() != 0 for name, parameter in parameters.items()}
+    return {name: whole(parameter.detach()) != 0 for name, parameter in parameters.items()}
 
 
 def _given_masks(masks: Mapping[str, Tensor], layers: Mapping[str, Layer]) -> dict[str, Tensor]:
@@ -152,5 +153,6 @@ def _draw_weights(topology: Topology) -> None:
         weight = torch.randn(
             layer.shape, generator=generator(topology.seed, "init", name), dtype=torch.float64
         )
-        layer.scale_(weight, std)
-        topology.parameters[name].copy_(weight)
+        weight *= layer.broadcast(std)
+        parameter = topology.parameters[name]
+        local(parameter).copy_(part_like(weight, parameter))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sparseopt.topology.bits import pack, unpack
 from sparseopt.topology.layers import Layer
+from sparseopt.topology.sharding import gather, local, shard_like, whole
 
 FORMAT = 1
 
@@ -33,15 +34,14 @@ class Topology:
     ) -> None:
         self.layers = dict(layers)
         self.parameters = dict(parameters)
-        self.masks = dict(masks)
+        self.masks = {name: shard_like(mask, parameters[name]) for name, mask in masks.items()}
         self.seed = seed
         self.init = init
         self.version = 0
         self.dense_grad_needed = False
-        self._active = {name: int(mask.sum()) for name, mask in self.masks.items()}
-        self._ever = {name: pack(mask) for name, mask in self.masks.items()}
+        self._active = {name: int(mask.sum()) for name, mask in masks.items()}
+        self._ever = {name: pack(local(mask)) for name, mask in self.masks.items()}
         self._owner: weakref.ref[Any] | None = None
-        self.follow_parameters()
 
     def active(self, name: str | None = None) -> int:
         """Number of active weights of a layer, or of the network."""
@@ -57,7 +57,7 @@ class Topology:
 
     def fan_in(self, name: str) -> Tensor:
         """Number of active incoming weights of each neuron of a layer."""
-        return self._layer(name).by_neuron(self.masks[name]).sum(1)
+        return self._layer(name).by_neuron(whole(self.masks[name])).sum(1)
 
     def neuron_sparsity(self, name: str) -> Tensor:
         """s_i = 1 - fan_in_i / N of each neuron of a layer, in float64."""
@@ -71,8 +71,7 @@ class Topology:
 
     def itop_rate(self) -> float:
         """Share of the sparsifiable weights that were active at some time (in-time over-parameterisation)."""
-        ever = sum(int(unpack(self._ever[name], layer.shape).sum()) for name, layer in self.layers.items())
-        return ever / self.size()
+        return sum(int(self._ever_active(name).sum()) for name in self.layers) / self.size()
 
     def summary(self) -> str:
         """A table a person can read: one row a layer, then the network."""
@@ -84,10 +83,10 @@ class Topology:
     def apply(self) -> None:
         """Set every inactive weight to exactly zero."""
         for name, mask in self.masks.items():
-            self.parameters[name].masked_fill_(~mask, 0)
+            local(self.parameters[name].detach()).masked_fill_(~local(mask), 0)
 
     def replace(self, masks: Mapping[str, Tensor]) -> None:
-        """Put new masks in force. Each must have exactly as many active weights as the one it replaces."""
+        """Put new masks, given whole, in force. Each must have exactly as many active weights as the one it replaces."""
         if not masks:
             return
         counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()
@@ -98,23 +97,24 @@ class Topology:
                     "a method must grow as many weights as it drops"
                 )
         for name, mask in masks.items():
-            self.masks[name] = mask
-            self._ever[name] |= pack(mask)
+            self.masks[name] = shard_like(mask, self.parameters[name])
+            self._ever[name] |= pack(local(self.masks[name]))
         self.version += 1
 
     def follow_parameters(self) -> None:
         """Move masks and union to the devices the parameters are on now."""
         for name, parameter in self.parameters.items():
-            self.masks[name] = self.masks[name].to(parameter.device)
-            self._ever[name] = self._ever[name].to(parameter.device)
+            if self.masks[name].device != parameter.device:
+                self.masks[name] = self.masks[name].to(parameter.device)
+                self._ever[name] = self._ever[name].to(parameter.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Masks and ITOP union, bit-packed, and the seed: tensors and plain values only."""
         layers = {
             name: {
                 "shape": list(layer.shape),
-                "mask": pack(self.masks[name]),
-                "ever": self._ever[name].clone(),
+                "mask": pack(whole(self.masks[name])),
+                "ever": pack(self._ever_active(name)),
             }
             for name, layer in self.layers.items()
         }
@@ -124,9 +124,9 @@ class Topology:
         """Take over masks, ITOP union and seed. A state of another topology is refused and changes nothing."""
         self.check_state_dict(state)
         for name, layer in self.layers.items():
-            saved, device = state["layers"][name], self.masks[name].device
-            self.masks[name] = unpack(saved["mask"].to(device), layer.shape)
-            self._ever[name] = saved["ever"].to(device, copy=True)
+            saved, parameter = state["layers"][name], self.parameters[name]
+            self.masks[name] = shard_like(unpack(saved["mask"], layer.shape), parameter)
+            self._ever[name] = pack(local(shard_like(unpack(saved["ever"], layer.shape), parameter)))
         self.seed, self.init = state["seed"], state["init"]
         self.version += 1
         self.apply()
@@ -179,6 +179,11 @@ class Topology:
             f"Topology({len(self.layers)} layers, {self.active():,} of {self.size():,} weights active, "
             f"sparsity {self.sparsity():.4f})"
         )
+
+    def _ever_active(self, name: str) -> Tensor:
+        """Mask of all weights of a layer that were active at some time."""
+        part = unpack(self._ever[name], local(self.masks[name]).shape)
+        return gather(part, self.parameters[name])
 
     def _layer(self, name: str) -> Layer:
         return self.layers[self._known(name)]

@@ -1,0 +1,108 @@
+"""Bad input is refused with the value and the remedy, before anything has changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparseopt as so
+
+Network = tuple[nn.Sequential, so.Topology]
+Build = Callable[..., Network]
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"correction": "layers"}, ValueError, "correction must be one of .*layer, global.*got 'layers'"),
+        ({"clip": "dense"}, ValueError, "clip must be 'active' or 'paper', got 'dense'"),
+        ({"max_grad_norm": 0.0}, ValueError, "max_grad_norm must be positive or None, got 0.0"),
+        ({"max_grad_norm": float("nan")}, ValueError, "max_grad_norm must be positive or None, got nan"),
+        ({"method": so.RigL}, TypeError, "method must be Static"),
+        ({"method": "rigl"}, TypeError, "method must be .*got 'rigl'"),
+        ({"base": 3}, TypeError, "base must be a torch.optim.Optimizer, got int"),
+        ({"topology": nn.Linear(2, 2)}, TypeError, "topology must be what sparsify returned, got Linear"),
+        (
+            {"correction": lambda topology: {"9.weight": torch.ones(3)}},
+            ValueError,
+            r"names \['9.weight'\], which are not among",
+        ),
+        (
+            {"correction": lambda topology: {"0.weight": torch.ones(3)}},
+            ValueError,
+            r"shape \(3,\); one factor a neuron is \(16,\)",
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_options_are_checked_and_the_topology_stays_free(
+    build: Build, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    model, topology = build()
+    arguments = {"base": sgd(model), "topology": topology, "method": so.Static()} | options
+    with pytest.raises(error, match=message) as raised:
+        so.SparseOpt(**arguments)
+    so.SparseOpt(
+        sgd(model), topology, so.Static()
+    )  # the failed attempt, still alive in the traceback, holds nothing
+    assert raised.value is not None
+
+
+def test_an_optimizer_that_lacks_parameters_is_refused(build: Build) -> None:
+    model, topology = build()
+    base = torch.optim.SGD([p for name, p in model.named_parameters() if name != "3.weight"], lr=0.1)
+    with pytest.raises(ValueError, match=r"lacks 1 of the topology's 3 parameters: 3.weight; .*exclude="):
+        so.SparseOpt(base, topology, so.Static())
+
+
+def test_one_optimizer_a_topology(build: Build, train: Callable[..., None]) -> None:
+    model, topology = build()
+    first = so.SparseOpt(sgd(model), topology, so.RigL(total_steps=10, every=1))
+    needed = topology.dense_grad_needed
+    with pytest.raises(ValueError, match="already belongs to a SparseOpt optimizer"):
+        so.SparseOpt(sgd(model), topology, so.Static())
+    assert topology.dense_grad_needed == needed
+    train(model, first, 2)
+    del first
+    train(
+        model, so.SparseOpt(sgd(model), topology, so.Static()), 2
+    )  # a topology whose optimizer is gone is free
+
+
+@pytest.mark.parametrize("outer", ["sparseopt", "ham"])
+def test_sparseopt_is_the_outermost_optimizer(build: Build, outer: str) -> None:
+    model, topology = build(include="0.weight")
+    inner = so.SparseOpt(sgd(model), topology, so.Static())
+    others = so.sparsify(model, 0.5, exclude="0.weight")
+    with pytest.raises(TypeError, match=r"SparseOpt must be the outermost"):
+        so.HAM(inner) if outer == "ham" else so.SparseOpt(inner, others, so.Static())
+
+
+def test_a_sparse_initialisation_with_a_correction_warns(build: Build) -> None:
+    for correction in ("layer", "global", "unnormalized"):
+        model, topology = build(init="sparse")
+        with pytest.warns(UserWarning, match="over-corrects"):
+            so.SparseOpt(sgd(model), topology, so.Static(), correction=correction)  # type: ignore[arg-type]
+    model, topology = build(init="sparse")
+    so.SparseOpt(sgd(model), topology, so.Static(), correction="none")  # and a warning here would be an error
+
+
+def test_a_method_that_changes_the_counts_is_refused_and_changes_nothing(build: Build) -> None:
+    class Greedy(so.SET):
+        def next_mask(self, mask: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            return torch.ones_like(mask)
+
+    model, topology = build()
+    optimizer = so.SparseOpt(sgd(model), topology, Greedy(total_steps=10, every=1))
+    masks = {name: mask.clone() for name, mask in topology.masks.items()}
+    model(torch.randn(4, 12)).sum().backward()
+    with pytest.raises(ValueError, match="a method must grow as many weights as it drops"):
+        optimizer.step()
+    for name, mask in masks.items():
+        assert torch.equal(topology.masks[name], mask)

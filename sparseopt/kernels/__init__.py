@@ -1,5 +1,5 @@
 """Sparse kernels for the CPU: training and inference that are faster because the network is sparse."""
 
-from sparseopt.kernels.accelerate import accelerate, restore
+from sparseopt.kernels.accelerated import accelerate, restore
 
 __all__ = ["accelerate", "restore"]

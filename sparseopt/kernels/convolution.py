@@ -93,7 +93,7 @@ class Norm:
     def __init__(self, conv: Conv, ops: Any, count: int) -> None:
         self.conv, self.module, self.ops, self.count = conv, conv.norm, ops, count
         self.shift = torch.zeros(conv.channels)
-        self.affine = torch.empty(2, conv.channels)
+        self.affine = torch.empty(3, conv.channels)
         self.moments = torch.empty(2, conv.channels, dtype=torch.double)
         module = self.module
         self.uses_batch = module is not None and (module.training or module.running_mean is None)
@@ -138,8 +138,9 @@ class Norm:
     def _from_running(self) -> None:
         bias = self.conv.module.bias
         module = self.module
-        scale, offset = self.affine
+        middle, scale, offset = self.affine
         if module is None:
+            middle.zero_()
             scale.fill_(1)
             offset.zero_() if bias is None else offset.copy_(bias.detach())
             return
@@ -149,12 +150,13 @@ class Norm:
         inverse = (module.running_var.double() + module.eps).rsqrt()
         self.moments[0], self.moments[1] = mean, inverse
         gamma = inverse if module.weight is None else module.weight.detach() * inverse
+        middle.copy_(mean)
         scale.copy_(gamma)
-        offset.copy_((0 if module.bias is None else module.bias.detach()) - mean * gamma)
+        offset.copy_((0 if module.bias is None else module.bias.detach()) + (middle - mean) * gamma)
 
     def backward(self, sums: Tensor) -> tuple[Tensor, dict[nn.Parameter, Tensor]]:
-        """From the sums of g and g * z: the coefficients of dz = a g + b z + c, and the gradients of the parameters."""
-        coefficients = torch.zeros(3, self.conv.channels)
+        """From the sums of g and g * z: the coefficients of dz = a g + b (z - mean) + c, and the gradients of the parameters."""
+        coefficients = torch.zeros(4, self.conv.channels)
         bias, module = self.conv.module.bias, self.module
         if module is None:
             coefficients[0] = 1
@@ -165,7 +167,7 @@ class Norm:
         if module.weight is not None:
             found = {module.weight: gradients[0], module.bias: gradients[1]}
         if not self.uses_batch:
-            coefficients[1:] = 0
+            coefficients[1:3] = 0
         if bias is not None:
             found[bias] = torch.zeros_like(bias) if self.uses_batch else coefficients[0] * sums[0].float()
         return coefficients, found

@@ -1,7 +1,9 @@
 // Batch norm, as the few numbers a channel that the convolutions apply.
 //
-//   forward   x = scale * z + bias                       scale = gamma / std, bias = beta - mean * scale
-//   backward  dz = a * g + b * z + c                     from sum g and sum g z over the batch
+//   forward   x = (z - mean) * scale + bias            scale = gamma / std, bias = beta
+//   backward  dz = a * g + b * (z - mean) + c          from sum g and sum g z over the batch
+//
+// The means are rounded to single precision; what that costs is put into bias and c.
 //
 // z is stored minus a shift near its mean (see conv_forward.h); `mean` here is the mean of what is stored.
 #pragma once
@@ -24,8 +26,9 @@ inline void batch_norm_forward(int channels, int64_t count, const double* sums, 
     const double inverse = 1 / std::sqrt(variance + eps), scale = (gamma ? gamma[c] : 1.0) * inverse;
     moments[c] = mean;
     moments[channels + c] = inverse;
-    affine[c] = float(scale);
-    affine[channels + c] = float((beta ? beta[c] : 0.0) - mean * scale);
+    affine[c] = float(mean);
+    affine[channels + c] = float(scale);
+    affine[2 * channels + c] = float((beta ? beta[c] : 0.0) + (affine[c] - mean) * scale);
     if (!running.mean) continue;
     const double unbiased = variance * count / (count - 1);
     running.mean[c] = float((1 - running.factor) * running.mean[c] + running.factor * (mean + shift[c]));
@@ -33,7 +36,7 @@ inline void batch_norm_forward(int channels, int64_t count, const double* sums, 
   }
 }
 
-// coefficients [3][channel]: a, b, c. gradients [2][channel]: of gamma and of beta.
+// coefficients [4][channel]: a, b, c, mean. gradients [2][channel]: of gamma and of beta.
 inline void batch_norm_backward(int channels, int64_t count, const double* sums, const double* moments, const float* gamma,
                                 float* coefficients, float* gradients) {
   for (int c = 0; c < channels; ++c) {
@@ -42,7 +45,8 @@ inline void batch_norm_backward(int channels, int64_t count, const double* sums,
     const double slope = -scale * product * inverse / count;
     coefficients[c] = float(scale);
     coefficients[channels + c] = float(slope);
-    coefficients[2 * channels + c] = float(-scale * sum / count - slope * mean);
+    coefficients[3 * channels + c] = float(mean);
+    coefficients[2 * channels + c] = float(-scale * sum / count + slope * (coefficients[3 * channels + c] - mean));
     gradients[c] = float(product);
     gradients[channels + c] = float(sum);
   }

@@ -5,7 +5,7 @@
 // parity classes, each reached by its own subset of the weights, so the tile is the same.
 //
 // The output gradient itself is made on the fly, row by row, from the gradient of the batch norm's output:
-//   dz = a * g + b * z + c      (a, b, c: one a channel, from the statistics the layer above gathered)
+//   dz = a * g + b * (z - mean) + c      (a, b, c, mean: one a channel, from the statistics the layer above gathered)
 // and the input gradient leaves finished: other consumers' share added, ReLU applied, and the sums that the batch norm below
 // needs gathered while the values are in registers.
 #pragma once
@@ -20,18 +20,18 @@ constexpr int kBackwardColumns = kRegisters >= 32 ? 8 : 4;
 // dz from g and z, in rows of one block of scratch.
 struct OutputGradient {
   View g, z;
-  const float *a, *b, *c;
+  const float *a, *b, *c, *mean;
 
   void make_rows(int64_t block, const View& dz, int first, int last, int valid) const {
     Vec mask{};
     for (int lane = 0; lane < valid; ++lane) mask[lane] = 1.f;
     for (int h = first; h < last; ++h)
       for (int o = 0; o < g.channels; ++o) {
-        const Vec va = broadcast(a[o]), vb = broadcast(b[o]), vc = broadcast(c[o]);
+        const Vec va = broadcast(a[o]), vb = broadcast(b[o]), vc = broadcast(c[o]), vm = broadcast(mean[o]);
         const float *from_g = g.at(block, h, o, 0), *from_z = z.at(block, h, o, 0);
         float* to = dz.at(0, h, o, 0);
         for (int w = 0; w < g.width * kLanes; w += kLanes)
-          store(to + w, (va * load(from_g + w) + vb * load(from_z + w) + vc) * mask);
+          store(to + w, (va * load(from_g + w) + (vb * (load(from_z + w) - vm) + vc)) * mask);
       }
   }
 };
@@ -79,7 +79,7 @@ SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTi
     for (int j = 0; j < TW; ++j) {
       x[j] = load(tile.x + c * layer.input.from.channel + j * S * kLanes);
       if constexpr (Remake) {
-        x[j] = x[j] * broadcast(layer.input.norm.scale[c]) + broadcast(layer.input.norm.bias[c]);
+        x[j] = layer.input.norm.at(c)(x[j]);
         if (layer.input.relu) x[j] = relu(x[j]);
       }
       acc[j] = Vec{};
@@ -182,7 +182,7 @@ inline void conv_backward(const BackwardLayer& layer, const OutputGradient& outp
   const int64_t weights = layer.weights.size;
   float* all_weight_sums = scratch<Use::weight_sums>().get<float>(size_t(threads) * weights * kLanes);
   std::fill_n(all_weight_sums, size_t(threads) * weights * kLanes, 0.f);
-  const BackwardBlock run = choose_backward(layer.stride, layer.input.norm.scale, layer.gradient.to.origin);
+  const BackwardBlock run = choose_backward(layer.stride, bool(layer.input.norm), layer.gradient.to.origin);
   Statistics statistics(channels, threads);
   at::parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
     const View shape = make_view(nullptr, 1, g.height, g.channels, g.width, layer.border);

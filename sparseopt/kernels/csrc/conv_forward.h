@@ -3,8 +3,8 @@
 // A tile of TH x TW output positions stays in registers while all active weights of one output channel pass by; each weight
 // costs one broadcast and TH * TW fused multiply-adds straight from memory.
 //
-// Batch norm only needs z up to a constant a channel, so the accumulators start at -shift, an estimate of the channel's mean:
-// the one-pass variance of z - shift then has nothing to cancel, and it costs nothing.
+// Batch norm only needs z up to a constant a channel. Where the mean is large, the accumulators start at -shift, an estimate of
+// it: the one-pass variance of z - shift then has nothing to cancel, and it costs nothing.
 #pragma once
 #include "activation.h"
 #include "pattern.h"
@@ -96,16 +96,28 @@ inline void forward_block(const ForwardLayer& layer, const Activation* source, c
   else forward_block<2>(layer, source, x, xb, b, sums);
 }
 
-// An estimate of every channel's mean: the layer's output at one position in the middle of the first image.
+// Where a channel's mean is far from zero, measured in its own deviation, an estimate of it; elsewhere zero, which costs no
+// rounding. Estimated from the middle row of the first block.
 template <int S>
 void estimate_shift(ForwardLayer layer, const Activation* source, const View& x, int valid, float* shift) {
-  const int h = layer.z.height / 2, w = layer.z.width / 2, channels = layer.z.channels;
+  constexpr double kFar = 4;
+  const int h = layer.z.height / 2, channels = layer.z.channels, width = layer.z.width;
   if (source) source->make_rows(0, x, 0, std::max(0, h * S - x.border), std::min(x.height, h * S + layer.reach));
   std::fill_n(shift, channels, 0.f);
   layer.shift = shift;
-  layer.z = make_view(scratch<Use::pilot>().get<float>(size_t(channels) * kLanes), 1, 1, channels, 1, 0);
-  forward_tile<1, 1, S>(layer, x.at(0, int64_t(h) * S, 0, int64_t(w) * S), x.row, layer.z.origin, nullptr);
-  for (int c = 0; c < channels; ++c) shift[c] = float(sum_lanes(layer.z.at(0, 0, c, 0), valid) / valid);
+  layer.z = make_view(scratch<Use::pilot>().get<float>(size_t(channels) * width * kLanes), 1, 1, channels, width, 0);
+  View row = x;
+  row.origin = x.at(0, int64_t(h) * S, 0, 0);
+  BlockSums sums(channels);
+  forward_columns<1, kForwardColumns, S>(layer, row, 0, 0, 0, 0, width, &sums);
+  sums.end_row();
+  std::vector<double> totals(size_t(channels) * 2, 0.0);
+  sums.end_block(valid, totals.data());
+  for (int c = 0; c < channels; ++c) {
+    const double count = double(valid) * width, mean = totals[2 * c] / count;
+    const double variance = std::max(totals[2 * c + 1] / count - mean * mean, 0.0);
+    if (mean * mean > kFar * kFar * variance) shift[c] = float(mean);
+  }
 }
 
 // The whole layer. `x` is where the input rows are or go; with `x_is_scratch` it only gives the shape, and each thread keeps

@@ -56,7 +56,8 @@ void conv_backward_op(const Tensor& g, int64_t g_border, const Tensor& z, const 
                       int64_t dz_border, int64_t samples, const Tensor& weight_gradient, const OptionalTensor& sums) {
   const float* coefficient = coefficients.data_ptr<float>();
   const int64_t channels = coefficients.size(1);
-  const OutputGradient output{view(g, g_border), view(z, 0), coefficient, coefficient + channels, coefficient + 2 * channels};
+  const OutputGradient output{view(g, g_border), view(z, 0), coefficient, coefficient + channels, coefficient + 2 * channels,
+                              coefficient + 3 * channels};
   BackwardLayer layer{backward_pattern(start, offset, order, values),
                       int(stride),
                       int(reach),

@@ -23,12 +23,14 @@ BREAK_EVEN = 0.5  # sparsity of a piece below which dense kernels are as fast
 DENSE_STEPS = 10  # steps in a row that need the dense gradient, after which the log says so
 
 
-def accelerate(model: Model, topology: Topology) -> Model:
+def accelerate(model: Model, topology: Topology, *, break_even: float = BREAK_EVEN) -> Model:
     """Run the model's sparse layers on sparse CPU kernels, in training and in evaluation.
 
     The model is changed in place and returned: same class, parameters, buffers and `state_dict`; only its `forward` goes
     another way. Where the kernels cannot help (no compiler, parameters on a GPU, a model that cannot be traced) it is returned
     as it was, and the log says why. `restore` undoes it; copies of the model are ordinary dense ones.
+
+    Layers that can run together stay together; a group whose share of zeros is below `break_even` stays dense.
 
     >>> import torch, sparseopt as so
     >>> from torch import nn
@@ -41,7 +43,7 @@ def accelerate(model: Model, topology: Topology) -> Model:
     restore(model)
     try:
         operators()
-        forward = SparseForward(model, topology)
+        forward = SparseForward(model, topology, break_even)
     except (BuildError, Unsupported) as reason:
         logger.warning("not accelerated: %s", reason)
         return model
@@ -63,13 +65,13 @@ class Unsupported(Exception):
 class SparseForward:
     """The `forward` of an accelerated model. One program a mode, because a trace holds `self.training` as a constant."""
 
-    def __init__(self, model: nn.Module, topology: Topology) -> None:
-        self.model, self.topology = model, topology
+    def __init__(self, model: nn.Module, topology: Topology, break_even: float = BREAK_EVEN) -> None:
+        self.model, self.topology, self.break_even = model, topology, break_even
         if not self._on_kernels():
             raise Unsupported(
                 "the kernels compute in float32 on the CPU; the model's parameters are elsewhere"
             )
-        self._programs = {model.training: build(model, topology)}
+        self._programs = {model.training: build(model, topology, break_even)}
         self._dense_steps = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +79,7 @@ class SparseForward:
         if self._dense_wanted() or not self._on_kernels():
             return type(model).forward(model, *args, **kwargs)
         if model.training not in self._programs:
-            self._programs[model.training] = build(model, self.topology)
+            self._programs[model.training] = build(model, self.topology, self.break_even)
         return self._programs[model.training](*args, **kwargs)
 
     def _dense_wanted(self) -> bool:
@@ -98,14 +100,20 @@ class SparseForward:
         # A copy has masks of its own or none: it goes the way of its class.
         return getattr, (self.model, "forward")
 
+    def pieces(self) -> int:
+        """Number of parts of the network that run on the kernels."""
+        return len(self._pieces())
+
+    def _pieces(self) -> list[SparsePiece]:
+        program = next(iter(self._programs.values()))
+        return [each for each in program.children() if isinstance(each, SparsePiece)]
+
     def __repr__(self) -> str:
-        (program, *_) = self._programs.values()
-        pieces = [each for each in program.children() if isinstance(each, SparsePiece)]
-        layers = sum(len(piece.weights()) for piece in pieces)
-        return f"{type(self.model).__name__}: {layers} layers in {len(pieces)} pieces on sparse kernels"
+        layers = sum(len(piece.weights()) for piece in self._pieces())
+        return f"{type(self.model).__name__}: {layers} layers in {self.pieces()} pieces on sparse kernels"
 
 
-def build(model: nn.Module, topology: Topology) -> GraphModule:
+def build(model: nn.Module, topology: Topology, break_even: float) -> GraphModule:
     """The model's trace with everything sparse enough on the kernels. Raises `Unsupported`."""
     try:
         traced = GraphModule(model, Tracer().trace(model))
@@ -116,9 +124,9 @@ def build(model: nn.Module, topology: Topology) -> GraphModule:
         *((SparseRegion(each.content, topology), each) for each in Matcher(model, graph).pieces()),
         *((SparseChain(each.content, topology), each) for each in match_chains(model, graph)),
     ]
-    pieces = {module: piece for module, piece in found if sparsity(module, topology) >= BREAK_EVEN}
+    pieces = {module: piece for module, piece in found if sparsity(module, topology) >= break_even}
     if not pieces:
-        raise Unsupported(f"no part of the model that the kernels know is at least {BREAK_EVEN:.0%} sparse")
+        raise Unsupported(f"no part of the model that the kernels know is at least {break_even:.0%} sparse")
     rewrite(traced, pieces)
     return traced
 

@@ -1,8 +1,7 @@
 """Checkpoints that can be trusted: whole, verified, and free of code.
 
 A checkpoint is one file: a line with the SHA-256 of what follows, then what `torch.save` makes of tensors and
-plain values. The two newest are kept. One that does not match its checksum is set aside and the one before it is
-used.
+plain values. The two newest are kept; where the newest does not match its checksum, the one before it is used.
 """
 
 import hashlib
@@ -28,25 +27,32 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, step: int, state: dict[str, Any]) -> Path:
-        """Write the state after a step, then remove all but the newest."""
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Write the state after a step, then remove the others but for the one before it.
+
+        One of a later step can only be a damaged one that the run had to go back from.
+        """
         self.folder.mkdir(exist_ok=True)
         path = self.folder / f"step-{step:010d}.ckpt"
         write_bytes(path, encode(state))
-        for old in self.newest_first()[KEPT:]:
-            old.unlink()
-        return path
+        before = [other for other in self.newest_first() if other <= path]
+        for other in set(self.newest_first()) - set(before[:KEPT]):
+            other.unlink()
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
-        """The newest state that is whole, or None. Damaged ones are reported and set aside."""
-        remove_temporary(self.folder)
+        """The newest state that is whole, or None. Damaged ones are reported. Nothing is changed on disk."""
         for path in self.newest_first():
             try:
                 return decode(path.read_bytes(), device)
             except ValueError as error:
                 log.warning("checkpoint %s is damaged (%s); going back to the one before it", path, error)
-                path.replace(path.with_name(path.name + ".damaged"))
+            except FileNotFoundError:  # its run goes on meanwhile, and has replaced it
+                log.info("checkpoint %s is gone", path)
         return None
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed writer has left."""
+        remove_temporary(self.folder)
 
     def newest_first(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.ckpt"), reverse=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
 
 import sparseopt as so
@@ -16,6 +17,7 @@ from sparseopt.lab.cli import UserError
 from sparseopt.lab.controls import correction
 from sparseopt.lab.data import Pipeline, pipeline
 from sparseopt.lab.models import CifarResNet, ResNet50, mlp
+from sparseopt.lab.ranks import ALONE, Ranks
 from sparseopt.lab.recipes import Config
 from sparseopt.lab.schedule import WarmupCosine
 
@@ -31,6 +33,9 @@ class Experiment:
     optimizer: Optimizer
     schedule: WarmupCosine
     device: torch.device
+    forward: nn.Module
+    """The network as training calls it: with several ranks, in the wrapper that averages their gradients."""
+    ranks: Ranks = ALONE
 
     @property
     def factors(self) -> dict[str, Tensor]:
@@ -50,7 +55,13 @@ class Experiment:
         return torch.full((), math.nan, device=self.device) if moved or norm is None else norm
 
 
-def build(config: Config, *, device: torch.device | None = None, data_dir: Path | None = None) -> Experiment:
+def build(
+    config: Config,
+    *,
+    device: torch.device | None = None,
+    data_dir: Path | None = None,
+    ranks: Ranks = ALONE,
+) -> Experiment:
     """Load the data and make the network, its masks and its optimizer, all decided by the configuration."""
     device = device or torch.device("cpu")
     data = pipeline(
@@ -59,6 +70,7 @@ def build(config: Config, *, device: torch.device | None = None, data_dir: Path 
         augment=config.augment,
         device=device,
         data_dir=data_dir,
+        ranks=ranks,
     )
     total_steps = config.epochs * data.steps_per_epoch
     try:
@@ -72,7 +84,8 @@ def build(config: Config, *, device: torch.device | None = None, data_dir: Path 
         round(config.warmup_epochs * data.steps_per_epoch),
         *(config.warmup_lr, config.peak_lr, config.final_lr),
     )
-    return Experiment(config, data, model, topology, optimizer, schedule, device)
+    forward = model if ranks.size == 1 else DistributedDataParallel(model)
+    return Experiment(config, data, model, topology, optimizer, schedule, device, forward, ranks)
 
 
 def build_model(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -84,16 +84,17 @@ def topology_metrics(topology: so.Topology | None, factors: dict[str, Tensor]) -
 def evaluate(experiment: Experiment) -> tuple[float, float]:
     """Mean loss and accuracy on the test set."""
     model = experiment.model
+    experiment.ranks.copy_first_(model.buffers())  # running statistics, which every rank has of its own share
     model.eval()
-    loss = torch.zeros((), dtype=torch.float64, device=experiment.device)
-    correct, images = torch.zeros_like(loss), 0
+    sums = torch.zeros(3, dtype=torch.float64, device=experiment.device)
     for x, y in experiment.data.test_batches():
         scores = model(x)
-        loss += cross_entropy(scores, y, reduction="sum")
-        correct += (scores.argmax(1) == y).sum()
-        images += len(y)
+        sums[0] += cross_entropy(scores, y, reduction="sum")
+        sums[1] += (scores.argmax(1) == y).sum()
+        sums[2] += len(y)
     model.train()
-    return loss.item() / images, correct.item() / images
+    loss, correct, images = experiment.ranks.sum_(sums).tolist()
+    return loss / images, correct / images
 
 
 def _mean(values: Tensor) -> float | None:

@@ -16,6 +16,19 @@ from sparseopt.lab.controls import CorrectionName
 from sparseopt.lab.data import DataName
 from sparseopt.lab.models import Shortcut
 
+SPARSE_ONLY = (
+    *(
+        "sparsity",
+        "distribution",
+        "fan_in",
+        "correction",
+        "drop_fraction",
+        "every",
+        "until",
+        "grow_from",
+        "clip",
+    ),
+)
 ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50"]
 MethodName = Literal["dense", "static", "set", "rigl"]
 
@@ -113,6 +126,10 @@ class Config:
             self.warmup_epochs <= self.epochs,
             *("warmup_epochs", self.warmup_epochs, f"at most --epochs, which is {self.epochs}"),
         )
+
+    def applies(self, name: str) -> bool:
+        """Does this setting have a say in the run? Those of the masks have none in a dense one."""
+        return self.method != "dense" or name not in SPARSE_ONLY
 
     @property
     def peak_lr(self) -> float:

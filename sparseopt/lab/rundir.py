@@ -57,6 +57,7 @@ class RunDir:
             lock.write(f"{os.getpid()}\n")
             lock.flush()
             remove_temporary(self.path)
+            self.checkpoints.remove_leftovers()
             yield
 
     def running(self) -> bool:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 class WarmupCosine:
     """The paper's schedule.
 
-    >>> schedule = WarmupCosine(total_steps=100, warmup_steps=10, start=0.0, peak=0.1, end=1e-6)
+    >>> schedule = WarmupCosine(total_steps=100, warmup_steps=10, start=0.0, peak=0.1, end=0.0)
     >>> [round(schedule(step), 6) for step in (0, 5, 10, 55, 100)]
-    [0.0, 0.05, 0.1, 0.05, 1e-06]
+    [0.0, 0.05, 0.1, 0.05, 0.0]
     """
 
     total_steps: int

@@ -12,6 +12,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from sparseopt.lab.files import write_bytes, write_json
 from sparseopt.lab.interrupt import StopRequest
 from sparseopt.lab.metrics import Row
 from sparseopt.lab.provenance import environment
+from sparseopt.lab.ranks import ALONE, Ranks
 from sparseopt.lab.recipes import Config
 from sparseopt.lab.rundir import RunDir
 from sparseopt.lab.tensorboard import TensorBoard
@@ -53,26 +55,27 @@ def train(
     device: torch.device | None = None,
     observers: Sequence[Observer] = (),
     checkpoint_seconds: float = 30.0,
+    ranks: Ranks = ALONE,
 ) -> Summary:
     """Train, or go on training, or report what has been trained already.
 
     With a folder `out`, the run can be stopped at any moment and goes on from its last checkpoint when it is
     called again; checkpoints are written after every epoch and every `checkpoint_seconds`. Without one,
-    nothing is written.
+    nothing is written. With several `ranks`, all of them call; the first one writes and is observed.
     """
     if out is None:
-        trainer = Trainer(build(config, device=device, data_dir=data_dir))
+        trainer = Trainer(build(config, device=device, data_dir=data_dir, ranks=ranks))
         trainer.run(observers)
         return Summary(config, trainer.rows, summarise(trainer), trainer.experiment)
     run = RunDir(out)
-    with run.locked():
-        _refuse_other_run(run, config)
-        if (result := run.summary()) is not None:
+    with ExitStack() as held:
+        result = ranks.first_does(lambda: _claim(run, config, held))
+        if result is not None:
             return Summary(config, run.metrics(), result, None)
-        experiment = build(config, device=device, data_dir=data_dir)
-        run.write_config(
-            {"config": config.to_json(), "name": config.run_name, **environment(experiment.device)}
-        )
+        experiment = build(config, device=device, data_dir=data_dir, ranks=ranks)
+        if ranks.first:
+            settings = {"config": config.to_json(), "name": config.run_name}
+            run.write_config({**settings, **environment(experiment.device), "ranks": ranks.size})
         return _train_in(run, experiment, observers, checkpoint_seconds)
 
 
@@ -88,6 +91,13 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "weights": weights,
         "active_weights": weights if topology is None else weights - topology.size() + topology.active(),
     }
+
+
+def _claim(run: RunDir, config: Config, held: ExitStack) -> dict[str, Any] | None:
+    """Become the one who writes this run, as long as the stack is held; the result, if it is complete already."""
+    held.enter_context(run.locked())
+    _refuse_other_run(run, config)
+    return run.summary()
 
 
 def _refuse_other_run(run: RunDir, config: Config) -> None:
@@ -108,23 +118,33 @@ def _refuse_other_run(run: RunDir, config: Config) -> None:
 def _train_in(
     run: RunDir, experiment: Experiment, observers: Sequence[Observer], checkpoint_seconds: float
 ) -> Summary:
-    trainer = Trainer(experiment)
+    ranks, trainer = experiment.ranks, Trainer(experiment)
     if (state := run.checkpoints.load(experiment.device)) is not None:
         trainer.load_state_dict(state)
+    if not ranks.first:
+        trainer.run()
+    else:
+        _train_and_keep(run, trainer, observers, checkpoint_seconds)
+    return Summary(experiment.config, trainer.rows, summarise(trainer), experiment)
+
+
+def _train_and_keep(
+    run: RunDir, trainer: Trainer, observers: Sequence[Observer], checkpoint_seconds: float
+) -> None:
     run.write_metrics(trainer.rows)
     run.diverged_file.unlink(missing_ok=True)
     stop = StopRequest()
     keeper = Keeper(run, checkpoint_seconds, stop)
+    # Ranks cannot stop one by one after a step: with several, a signal ends them at once, as a crash would.
+    listening = stop.listening() if trainer.experiment.ranks.size == 1 else nullcontext()
     try:
-        with stop.listening():
+        with listening:
             trainer.run([TensorBoard(run.tensorboard), *observers, keeper])
     except Diverged as error:
         write_json(run.diverged_file, {"step": error.step, "reason": str(error)})
         raise
-    result = summarise(trainer)
-    save_model(experiment, run.model_file)
-    write_json(run.summary_file, result)
-    return Summary(experiment.config, trainer.rows, result, experiment)
+    save_model(trainer.experiment, run.model_file)
+    write_json(run.summary_file, summarise(trainer))
 
 
 def save_model(experiment: Experiment, path: Path) -> None:

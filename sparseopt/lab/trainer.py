@@ -137,10 +137,11 @@ class Trainer:
         for group in experiment.optimizer.param_groups:
             group["lr"] = experiment.schedule(self.step)
         experiment.optimizer.zero_grad()
-        scores = experiment.model(x)
+        scores = experiment.forward(x)
         loss = cross_entropy(scores, y)
         loss.backward()
-        self.trace[LOSS, self.batch] = loss.detach()
-        self.trace[CORRECT, self.batch] = (scores.detach().argmax(1) == y).sum()
+        correct = (scores.detach().argmax(1) == y).sum()
+        numbers = torch.stack([loss.detach() / experiment.ranks.size, correct])
+        self.trace[[LOSS, CORRECT], self.batch] = experiment.ranks.sum_(numbers)
         self.trace[GRAD_NORM, self.batch] = experiment.update()
         self.batch += 1

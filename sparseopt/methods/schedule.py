@@ -18,10 +18,10 @@ class UpdateSchedule:
     until: float = 0.75
 
     def __post_init__(self) -> None:
-        if self.total_steps < 1:
+        if not self.total_steps >= 1:  # "not >=" also refuses NaN
             raise ValueError(f"total_steps must be at least 1, got {self.total_steps}")
-        if self.every < 1:
-            raise ValueError(f"every must be at least 1, got {self.every}")
+        if not self.every >= 1 or self.every % 1:
+            raise ValueError(f"every must be at least 1 and whole, got {self.every}")
         if not 0 <= self.drop_fraction <= 1:
             raise ValueError(f"drop_fraction must be in [0, 1], got {self.drop_fraction}")
         if not 0 <= self.until <= 1:

@@ -35,9 +35,9 @@ def skew_factors(topology: Topology, mode: Mode = "layer") -> dict[str, Tensor]:
     "layer" takes for s_avg the mean over the neurons of the layer, "global" over the neurons of the network;
     "unnormalized" is D alone. Neurons without inputs get 0.
     """
-    if mode == "layer":  # by fan-in, whose mean is exact: equal fan-in gives exactly 1
-        fan_ins = {name: topology.fan_in(name).double() for name in topology.layers}
-        return {name: relative_scale(fan_in, fan_in.mean()) for name, fan_in in fan_ins.items()}
+    if mode == "layer":  # whole numbers, and no mean, which CUDA rounds: equal fan-in gives exactly 1
+        fan_ins = {name: topology.fan_in(name) for name in topology.layers}
+        return {name: relative_scale(n * n.numel(), n.sum()) for name, n in fan_ins.items()}
     average = average_density(topology, mode)
     return {name: relative_scale(_density(topology, name), average[name]) for name in topology.layers}
 

@@ -18,7 +18,6 @@ Weight decay, momentum and the like remain the base optimizer's business.
 >>> optimizer = so.SparseOpt(optimizer, topology, so.RigL(total_steps=1000))
 """
 
-import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -26,10 +25,12 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from sparseopt.methods import Method
 from sparseopt.optim.agreement import check_agreement
+from sparseopt.optim.configuration import configuration, warn_of_changes
 from sparseopt.optim.connections import next_masks
 from sparseopt.optim.correction import (
     Correction,
@@ -121,6 +122,7 @@ class SparseOpt(OptimizerWrapper):
     def step(self, closure: None = None) -> None: ...
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
+    @_disable_dynamo  # the compiler loses what step changes in an optimizer's attributes; a compiled base stays compiled
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """One step: of the connections where the method is due, of the weights otherwise. Returns the closure's loss."""
         if self._version != self.topology.version:
@@ -235,27 +237,34 @@ class SparseOpt(OptimizerWrapper):
             )
         self._warned = True
 
-    def _own_state(self) -> StateDict:
+    def sparse_state_dict(self) -> StateDict:
+        """What `state_dict` holds beyond the base optimizer's state: masks, ITOP union, seed, steps, configuration.
+
+        For those who save `optimizer.base` by other means, such as torch.distributed.checkpoint.
+        """
         return {
-            KEY: {
-                "topology": self.topology.state_dict(),
-                "steps": self.steps,
-                "waiting": self._waiting,
-                "configuration": self._configuration(),
-            }
+            "topology": self.topology.state_dict(),
+            "steps": self.steps,
+            "waiting": self._waiting,
+            "configuration": self._configuration(),
         }
 
+    def load_sparse_state_dict(self, state: StateDict) -> None:
+        """Take over what `sparse_state_dict` gave; the state of another topology is refused and changes nothing."""
+        self.topology.check_state_dict(state["topology"])
+        warn_of_changes(state["configuration"], self._configuration())
+        self.topology.load_state_dict(state["topology"])
+        self.steps = state["steps"]
+        self._waiting = state["waiting"]
+        self._settle()
+
+    def _own_state(self) -> StateDict:
+        return {KEY: self.sparse_state_dict()}
+
     def _configuration(self) -> dict[str, Any]:
-        correction = self.correction
-        return {
-            "method": type(self.method).__name__,
-            **dataclasses.asdict(self.method),
-            "correction": getattr(correction, "__qualname__", repr(correction))
-            if callable(correction)
-            else correction,
-            "max_grad_norm": self.max_grad_norm,
-            "clip": self.clip,
-        }
+        return configuration(
+            self.method, correction=self.correction, max_grad_norm=self.max_grad_norm, clip=self.clip
+        )
 
     def _check_own_state(self, state: StateDict) -> None:
         if KEY not in state:
@@ -266,15 +275,7 @@ class SparseOpt(OptimizerWrapper):
         self.topology.check_state_dict(state[KEY]["topology"])
 
     def _load_own_state(self, state: StateDict) -> None:
-        own = state[KEY]
-        saved, here = own["configuration"], self._configuration()
-        for option in sorted(saved.keys() | here.keys()):
-            if saved.get(option) != here.get(option):
-                log.warning("resuming with %s=%s; saved with %s", option, here.get(option), saved.get(option))
-        self.topology.load_state_dict(own["topology"])
-        self.steps = own["steps"]
-        self._waiting = own["waiting"]
-        self._settle()
+        self.load_sparse_state_dict(state[KEY])
 
 
 def _check_parameters(base: Optimizer, topology: Topology) -> None:

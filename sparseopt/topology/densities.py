@@ -56,7 +56,7 @@ def active_counts(
         if count == 0:
             raise ValueError(
                 f"sparsity {sparsity} leaves layer {name!r} ({sizes[name]} weights) without a single active weight; "
-                f"lower the sparsity, use distribution='erk', or leave the layer out with exclude={name!r}"
+                f"lower the sparsity, give the layer more by distribution={{name: sparsity}}, or exclude={name!r}"
             )
     return counts
 
@@ -70,6 +70,8 @@ def share_out(targets: Mapping[str, float], sizes: Mapping[str, int], total: int
     {'a': 2, 'b': 2, 'c': 1}
     """
     dense = {name for name, target in targets.items() if target >= sizes[name]}
+    if len(dense) == len(sizes) and total < sum(sizes.values()):
+        dense = set()  # the targets were rounded up: all layers share in what is missing
     left = total - sum(sizes[name] for name in dense)
     wanted = sum(target for name, target in targets.items() if name not in dense)
     if left < 0 or (left > 0 and len(dense) == len(sizes)):

@@ -83,7 +83,6 @@ def find_layers(
     for name, layer, parameter in _weights(model):
         if id(parameter) not in seen:
             seen.add(id(parameter))
-            _check_materialised(name, parameter)
             found[name] = (layer, parameter)
     if not found:
         kinds = ", ".join(kind.__name__ for kind in (*WEIGHTED, nn.MultiheadAttention))
@@ -92,7 +91,10 @@ def find_layers(
     chosen -= _matching(exclude, found, "exclude") if exclude is not None else set()
     if not chosen:
         raise ValueError(f"include={include!r} and exclude={exclude!r} together leave no layer to be sparse")
-    return {name: entry for name, entry in found.items() if name in chosen}
+    found = {name: entry for name, entry in found.items() if name in chosen}
+    for name, (_, parameter) in found.items():
+        _check_usable(name, parameter)
+    return found
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Layer, nn.Parameter]]:
@@ -120,7 +122,7 @@ def _embeddings(model: nn.Module) -> Iterator[Tensor]:
             yield module.weight
 
 
-def _check_materialised(name: str, parameter: nn.Parameter) -> None:
+def _check_usable(name: str, parameter: nn.Parameter) -> None:
     if isinstance(parameter, nn.UninitializedParameter):
         raise ValueError(f"{name!r} has no shape yet: run one batch through the model before sparsifying it")
     if parameter.device.type == "meta":
@@ -129,6 +131,10 @@ def _check_materialised(name: str, parameter: nn.Parameter) -> None:
         )
     if not (parameter.dtype.is_floating_point or parameter.dtype.is_complex):
         raise ValueError(f"{name!r} has dtype {parameter.dtype}: only floating-point weights can be sparse")
+    if parameter.numel() == 0:
+        raise ValueError(
+            f"{name!r} has no weights, shape {tuple(parameter.shape)}: leave it out with exclude={name!r}"
+        )
 
 
 def _matching(patterns: Patterns, found: dict[str, tuple[Layer, nn.Parameter]], option: str) -> set[str]:

@@ -10,6 +10,6 @@ from torch import Tensor
 def relative_scale(density: Tensor, average: Tensor) -> Tensor:
     """sqrt(density_i / average) in float64: above 1 for the neurons denser than average, 0 for those without inputs.
 
-    Fan-in serves as density as well. Given whole numbers, equal ones yield exactly 1, because their mean is exact.
+    Only the proportion counts, so fan-in serves as density as well, each times the same number.
     """
     return (density.double() / average).sqrt()

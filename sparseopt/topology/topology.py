@@ -7,7 +7,7 @@ the masks notices.
 """
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class Topology:
         self.layers = dict(layers)
         self.parameters = dict(parameters)
         self.masks = {name: shard_like(mask, parameters[name]) for name, mask in masks.items()}
-        self.seed = seed
+        self.seed = int(seed)  # also where it is numpy's, which a checkpoint could not hold
         self.init = init
         self.version = 0
         self.dense_grad_needed = False
@@ -80,10 +80,10 @@ class Topology:
         return summarise(self)
 
     @torch.no_grad()
-    def apply(self) -> None:
-        """Set every inactive weight to exactly zero."""
-        for name, mask in self.masks.items():
-            local(self.parameters[name].detach()).masked_fill_(~local(mask), 0)
+    def apply(self, names: Iterable[str] | None = None) -> None:
+        """Set every inactive weight, of the layers named or of all, to exactly zero."""
+        for name in self.masks if names is None else names:
+            local(self.parameters[name].detach()).masked_fill_(~local(self.masks[name]), 0)
 
     def replace(self, masks: Mapping[str, Tensor]) -> None:
         """Put new masks, given whole, in force. Each must have exactly as many active weights as the one it replaces."""
@@ -121,15 +121,21 @@ class Topology:
         return {"format": FORMAT, "seed": self.seed, "init": self.init, "layers": layers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over masks, ITOP union and seed. A state of another topology is refused and changes nothing."""
+        """Take over masks, ITOP union and seed. A state of another topology is refused and changes nothing.
+
+        Weights are cut in the layers whose mask changes, and in no other: trainers that load a checkpoint's weights first
+        may then load the optimizer's own state back into it, before they load the checkpoint's.
+        """
         self.check_state_dict(state)
+        self.follow_parameters()
+        before = dict(self.masks)
         for name, layer in self.layers.items():
             saved, parameter = state["layers"][name], self.parameters[name]
             self.masks[name] = shard_like(unpack(saved["mask"], layer.shape), parameter)
             self._ever[name] = pack(local(shard_like(unpack(saved["ever"], layer.shape), parameter)))
         self.seed, self.init = state["seed"], state["init"]
         self.version += 1
-        self.apply()
+        self.apply(name for name in before if not torch.equal(local(before[name]), local(self.masks[name])))
 
     def check_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raise ValueError unless `load_state_dict` could take this state."""

@@ -31,9 +31,12 @@ def test_only_an_update_of_rigl_needs_the_dense_gradient() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every": 0}, "every must be at least 1, got 0"),
-        ({"every": -5}, "every must be at least 1, got -5"),
+        ({"every": 0}, "every must be at least 1 and whole, got 0"),
+        ({"every": -5}, "every must be at least 1 and whole, got -5"),
+        ({"every": 2.5}, "every must be at least 1 and whole, got 2.5"),
+        ({"every": float("nan")}, "every must be at least 1 and whole, got nan"),
         ({"total_steps": 0}, "total_steps must be at least 1, got 0"),
+        ({"total_steps": float("nan")}, "total_steps must be at least 1, got nan"),
         ({"drop_fraction": 1.5}, r"drop_fraction must be in \[0, 1\], got 1.5"),
         ({"drop_fraction": float("nan")}, "got nan"),
         ({"until": 2}, r"until is a share of total_steps and must be in \[0, 1\], got 2"),

@@ -14,7 +14,7 @@ Network = tuple[nn.Sequential, so.Topology]
 
 def _build(sparsity: float = 0.7, *, seed: int = 0, norm: bool = True, **options: Any) -> Network:
     """A sparse MLP 12-16-10-4, of weight matrices alone where `norm` is False."""
-    torch.manual_seed(seed)
+    torch.manual_seed(int(seed))
     widths = [(12, 16), (16, 10), (10, 4)]
     layers: list[nn.Module] = []
     for inputs, outputs in widths:

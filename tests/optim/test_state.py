@@ -3,8 +3,11 @@
 import io
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -96,6 +99,32 @@ def test_the_configuration_is_saved_and_a_change_of_it_reported(
     assert [record.getMessage() for record in caplog.records] == [
         "resuming with total_steps=160; saved with 80"
     ]
+
+
+@dataclass(frozen=True)
+class Elaborate(so.SET):
+    """A method whose settings are not all plain values."""
+
+    score: Callable[[Tensor], Tensor] = torch.abs
+    decay: np.float64 = field(default_factory=lambda: np.float64(0.5))
+    table: Tensor = field(default_factory=lambda: torch.ones(2), compare=False)
+
+
+def test_settings_that_are_not_plain_values_can_be_saved_and_compared(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fresh() -> so.SparseOpt:
+        correction = partial(
+            so.skew_factors, mode="global"
+        )  # described with an address, which is not a setting
+        return wrap(build(seed=np.int64(3)), Elaborate(total_steps=np.int64(80)), correction=correction)  # type: ignore[arg-type]
+
+    state = through_a_file(fresh().state_dict())
+    assert "partial" in state["sparseopt"]["configuration"]["correction"]
+    assert " at 0x" not in str(state["sparseopt"]["configuration"])
+    with caplog.at_level(logging.WARNING, logger="sparseopt"):
+        fresh().load_state_dict(state)
+    assert not caplog.records
 
 
 def without_own_entry(state: dict[str, Any]) -> dict[str, Any]:

@@ -181,6 +181,15 @@ def test_a_layer_without_shape_or_storage_is_refused() -> None:
         so.sparsify(nn.LazyLinear(4), 0.5)
     with pytest.raises(ValueError, match="is on the meta device"):
         so.sparsify(nn.Linear(4, 4, device="meta"), 0.5)
+    empty = nn.Linear(4, 4)
+    empty.weight = nn.Parameter(torch.empty(4, 0))
+    with pytest.raises(ValueError, match=r"'weight' has no weights, shape \(4, 0\): leave it out"):
+        so.sparsify(empty, 0.5)
+
+
+def test_what_is_excluded_may_be_without_shape_or_storage() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(4), nn.Linear(4, 4, device="meta"))
+    assert list(so.sparsify(model, 0.5, include="0.*").masks) == ["0.weight"]
 
 
 def test_sparsify_twice_is_refused() -> None:

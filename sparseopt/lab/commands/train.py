@@ -11,6 +11,7 @@ from rich.console import Console
 from sparseopt.lab.cli import INTERRUPTED, UserError, parse, report
 from sparseopt.lab.configfile import read_config
 from sparseopt.lab.progress import duration, progress
+from sparseopt.lab.ranks import joined, local_rank
 from sparseopt.lab.recipes import RECIPES, Config
 from sparseopt.lab.train import Summary, train
 
@@ -68,21 +69,25 @@ def _command(defaults: Config, whose: str) -> Callable[..., None]:
     def command(settings: Config = defaults, place: Place = Place()) -> None:  # noqa: B008 - immutable
         out = place.out or Path("runs") / settings.run_name
         device = _prepare(place)
-        console = Console()
-        console.print(f"{settings.run_name} on {device} -> {out}", highlight=False, soft_wrap=True)
-        try:
-            summary = train(
-                *(settings, out),
-                data_dir=place.data_dir,
-                device=device,
-                observers=[progress(console)],
-                checkpoint_seconds=place.checkpoint_seconds,
-            )
-        except KeyboardInterrupt:
-            raise UserError(
-                "interrupted; the same command goes on from the last checkpoint", INTERRUPTED
-            ) from None
-        print(_result(summary, out))
+        with joined(device) as ranks:
+            console = Console(quiet=not ranks.first)
+            where = f"{device}" if ranks.size == 1 else f"{ranks.size} ranks"
+            console.print(f"{settings.run_name} on {where} -> {out}", highlight=False, soft_wrap=True)
+            try:
+                summary = train(
+                    *(settings, out),
+                    data_dir=place.data_dir,
+                    device=device,
+                    observers=[progress(console)],
+                    checkpoint_seconds=place.checkpoint_seconds,
+                    ranks=ranks,
+                )
+            except KeyboardInterrupt:
+                raise UserError(
+                    "interrupted; the same command goes on from the last checkpoint", INTERRUPTED
+                ) from None
+            if ranks.first:
+                print(_result(summary, out))
 
     command.__doc__ = (
         "Train a network; the same command goes on with a run that was stopped or killed. "
@@ -105,6 +110,9 @@ def _prepare(place: Place) -> torch.device:
     automatic = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(automatic if place.device == "auto" else place.device)
+        if device.type == "cuda" and device.index is None and (number := local_rank()) is not None:
+            device = torch.device("cuda", number)
+            torch.cuda.set_device(device)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

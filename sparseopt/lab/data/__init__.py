@@ -6,12 +6,14 @@ from typing import Literal
 
 import torch
 
+from sparseopt.lab.cli import UserError
 from sparseopt.lab.data.batches import Batch, Pipeline, TensorPipeline
 from sparseopt.lab.data.cifar import load_cifar10, load_cifar100
 from sparseopt.lab.data.dataset import Dataset
 from sparseopt.lab.data.digits import load_digits
 from sparseopt.lab.data.imagenet import ImageNetPipeline
 from sparseopt.lab.data.mnist import load_mnist
+from sparseopt.lab.ranks import ALONE, Ranks
 
 __all__ = ["Batch", "DataName", "Dataset", "Pipeline", "TensorPipeline", "load", "pipeline"]
 
@@ -44,11 +46,16 @@ def pipeline(
     augment: bool | None = None,
     device: torch.device | None = None,
     data_dir: Path | None = None,
+    ranks: Ranks = ALONE,
 ) -> Pipeline:
-    """Training and test batches of a data set; `augment=None` augments where the data set allows it."""
+    """This rank's training and test batches; `augment=None` augments where the data set allows it."""
     device = device or torch.device("cpu")
+    if batch_size % ranks.size:
+        raise UserError(f"--batch-size must be a multiple of the {ranks.size} ranks, got {batch_size}")
     if name == "imagenet":
-        return ImageNetPipeline(data_dir, batch_size, seed=seed, augment=augment is not False, device=device)
+        return ImageNetPipeline(
+            *(data_dir, batch_size), seed=seed, augment=augment is not False, device=device, ranks=ranks
+        )
     dataset = load(name, data_dir)
     augment = dataset.augmented if augment is None else augment
-    return TensorPipeline(dataset, batch_size, seed=seed, augment=augment, device=device)
+    return TensorPipeline(dataset, batch_size, seed=seed, augment=augment, device=device, ranks=ranks)

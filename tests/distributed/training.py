@@ -1,0 +1,177 @@
+"""What the ranks of the distributed tests run: the same small training, replicated (DDP) or sharded (FSDP2).
+
+Imported by the tests and, in processes of their own, by the ranks.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import sparseopt as so
+from sparseopt.topology.sharding import local
+
+BATCH = 16
+METHODS = {
+    "set": so.SET(total_steps=40, every=4),
+    "rigl": so.RigL(total_steps=40, every=4, grow_from="corrected"),
+}
+
+
+def network() -> nn.Sequential:
+    """No BatchNorm, so that half batches on two ranks are the same mathematics as one whole batch."""
+    torch.manual_seed(3)
+    body = nn.Sequential(nn.Conv2d(2, 10, 3), nn.Tanh(), nn.ConvTranspose2d(10, 6, 2, groups=2), nn.Tanh())
+    return nn.Sequential(*body, nn.Flatten(), nn.Linear(6 * 49, 12), nn.Tanh(), nn.Linear(12, 3)).double()
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(step)
+    x = torch.randn(BATCH, 2, 8, 8, generator=draw, dtype=torch.float64)
+    return x, torch.randint(0, 3, (BATCH,), generator=draw)
+
+
+def make_optimizer(model: nn.Module, method: str, topology: so.Topology) -> so.SparseOpt:
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    return so.SparseOpt(adam, topology, METHODS[method], max_grad_norm=1.0)
+
+
+def train(
+    model: nn.Module,
+    optimizer: so.SparseOpt,
+    steps: range,
+    rank: int = 0,
+    world: int = 1,
+    corrupt: bool = False,
+) -> None:
+    for step in steps:
+        x, y = (part.chunk(world)[rank] for part in batch(step))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        if corrupt and rank == 1 and step == steps[3]:
+            optimizer.topology.parameters["5.weight"].grad.mul_(-1).add_(3)  # pyright: ignore[reportOptionalMemberAccess]
+        optimizer.step()
+
+
+def result(model: nn.Module, topology: so.Topology) -> dict[str, Any]:
+    """Everything to compare, whole: weights, masks, and what is read off them."""
+    whole = {
+        name: value.full_tensor() if isinstance(value, DTensor) else value
+        for name, value in model.state_dict().items()
+    }
+    masks = topology.state_dict()["layers"]
+    return {
+        "weights": {name.removeprefix("module."): value.clone() for name, value in whole.items()},
+        "masks": {name: masks[name]["mask"] for name in masks},
+        "itop": topology.itop_rate(),
+        "dead": topology.dead_neurons(),
+    }
+
+
+def zeros_are_exact(optimizer: so.SparseOpt) -> bool:
+    """On this rank's part: weights and optimizer state outside the mask are exactly zero."""
+    for name, parameter in optimizer.topology.parameters.items():
+        outside = ~local(optimizer.topology.masks[name])
+        tensors = [parameter, *(v for v in optimizer.state[parameter].values() if v.shape == parameter.shape)]
+        if any(bool(local(tensor.detach())[outside].any()) for tensor in tensors):
+            return False
+    return True
+
+
+def single(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
+    model = network()
+    topology = so.sparsify(model, 0.8, seed=1)
+    train(model, make_optimizer(model, method, topology), range(20))
+    return result(model, topology)
+
+
+def ddp(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
+    model = network()
+    topology = so.sparsify(model, 0.8, seed=1)
+    optimizer = make_optimizer(model, method, topology)
+    train(DistributedDataParallel(model), optimizer, range(20), rank, world)
+    return result(model, topology) | {"exact": zeros_are_exact(optimizer)}
+
+
+def corrupted(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
+    model = network()
+    optimizer = make_optimizer(model, method, so.sparsify(model, 0.8, seed=1))
+    try:
+        train(DistributedDataParallel(model), optimizer, range(20), rank, world, corrupt=True)
+    except RuntimeError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+def sharded(world: int, method: str) -> tuple[nn.Module, so.SparseOpt]:
+    mesh = init_device_mesh("cpu", (world,))
+    model = network()
+    for module in model:
+        if any(True for _ in module.parameters()):
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    topology = so.sparsify(model, 0.8, seed=1)
+    return model, make_optimizer(model, method, topology)
+
+
+def fsdp(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
+    """Train to the middle, save with torch.distributed.checkpoint; then on to the end."""
+    model, optimizer = sharded(world, method)
+    train(model, optimizer, range(10), rank, world)
+    save(_checkpoint(model, optimizer), checkpoint_id=folder / f"checkpoint-{world}")
+    train(model, optimizer, range(10, 20), rank, world)
+    masks = optimizer.topology.masks
+    return result(model, optimizer.topology) | {
+        "exact": zeros_are_exact(optimizer),
+        "sharded": all(
+            isinstance(mask, DTensor) and mask.to_local().numel() < mask.numel() for mask in masks.values()
+        ),
+    }
+
+
+def fsdp_resumed(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
+    """Load what another number of ranks has saved, and train to the end."""
+    model, optimizer = sharded(world, method)
+    state = _checkpoint(model, optimizer)
+    load(state, checkpoint_id=next(folder.glob("checkpoint-*")))
+    model.load_state_dict(state["model"])
+    set_optimizer_state_dict(model, optimizer.base, state["optimizer"])
+    optimizer.load_sparse_state_dict(state["sparse"])
+    train(model, optimizer, range(10, 20), rank, world)
+    return result(model, optimizer.topology) | {"exact": zeros_are_exact(optimizer)}
+
+
+def _checkpoint(model: nn.Module, optimizer: so.SparseOpt) -> dict[str, Any]:
+    return {
+        "model": model.state_dict(),
+        "optimizer": get_optimizer_state_dict(model, optimizer.base),
+        "sparse": optimizer.sparse_state_dict(),
+    }
+
+
+def main(folder: str, *tasks: str) -> None:
+    """Run the tasks, each `scenario:method`, one after the other; leave what they returned in the folder."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    outcomes = {}
+    for task in tasks:
+        scenario, method = task.split(":")
+        outcomes[task] = globals()[scenario](rank, world, method, Path(folder) / method)
+    torch.save(outcomes, Path(folder) / f"{world}-{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,42 @@
+import io
+from collections.abc import Callable
+
+from rich.console import Console
+
+from sparseopt.lab.progress import LineProgress, LiveProgress, progress
+from sparseopt.lab.recipes import Config
+from sparseopt.lab.train import train
+
+Small = Callable[..., Config]
+
+
+def shown(small: Small, *, terminal: bool, eager: bool = False) -> str:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=160, color_system=None)
+    display = progress(console)
+    assert isinstance(display, LiveProgress if terminal else LineProgress)
+    if eager:
+        display.interval = 0
+    train(small(), observers=[display])
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_lines_for_what_is_no_terminal(small: Small) -> None:
+    lines = shown(small, terminal=False).splitlines()
+    assert [line.split()[:2] for line in lines] == [["epoch", "1"], ["epoch", "2"], ["epoch", "3"]]
+    for part in ("train loss", "test loss", "accuracy", "lr", "ITOP"):
+        assert part in lines[0]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_long_epochs_show_lines_in_between(small: Small) -> None:
+    lines = [line for line in shown(small, terminal=False, eager=True).splitlines() if "images/s" in line]
+    assert len(lines) == 30
+    assert lines[3].startswith("epoch 1/3 step 4/30 loss ")
+    assert lines[3].endswith(" left")
+
+
+def test_a_bar_for_a_terminal(small: Small) -> None:
+    text = shown(small, terminal=True, eager=True)
+    for part in ("epoch 3/3 step 30/30", "images/s", "loss", "accuracy", "0:00"):
+        assert part in text, part

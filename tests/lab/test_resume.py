@@ -1,0 +1,290 @@
+"""A run that is stopped in whatever way ends with the same bits as one that never was."""
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sparseopt.lab.checkpoint import decode
+from sparseopt.lab.cli import INTERRUPTED, UserError
+from sparseopt.lab.recipes import Config
+from sparseopt.lab.restore import restore
+from sparseopt.lab.rundir import RunDir
+from sparseopt.lab.train import train
+from sparseopt.lab.trainer import Diverged, Observer, Trainer
+
+Small = Callable[..., Config]
+Outcome = Callable[[Path], tuple[bytes, list[dict[str, Any]]]]
+
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def reference(small: Small, outcome: Outcome, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the small run leads to if nothing happens to it."""
+    out = tmp_path_factory.mktemp("reference") / "run"
+    train(small(), out)
+    return outcome(out)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Any:
+    """Processes that start at once, because all they import has been imported before they are forked."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sparseopt.lab.train", "torch.utils.tensorboard.writer"])
+    return context
+
+
+class Signalling(Observer):
+    """Sets an event after a number of steps of its own."""
+
+    def __init__(self, steps: int, reached: Any) -> None:
+        self.steps, self.reached = steps, reached
+
+    def stepped(self, trainer: Trainer) -> None:
+        self.steps -= 1
+        if self.steps == 0:
+            self.reached.set()
+
+
+def run_in_process(config: Config, out: Path, steps: int, reached: Any) -> None:
+    torch.set_num_threads(1)  # as in this process
+    train(config, out, checkpoint_seconds=0, observers=[Signalling(steps, reached)])
+    reached.set()
+
+
+def run_with_little_space(config: Config, out: Path, limit: int) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        train(config, out, checkpoint_seconds=0)
+    except UserError as error:
+        os._exit(error.exit_code if "cannot write" in str(error) else 1)
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_bits(
+    *, small: Small, outcome: Outcome, reference: Any, workers: Any, tmp_path: Path
+) -> None:
+    moments, kills, finished = random.Random(0), 0, 0
+    while kills < KILLS or not finished:
+        out, reached = tmp_path / str(finished), workers.Event()
+        steps = moments.randint(0, 15) if kills < KILLS else 1000  # 0: before the first step
+        worker = workers.Process(target=run_in_process, args=(small(), out, steps, reached))
+        worker.start()
+        if steps:
+            reached.wait()
+        if kills < KILLS:
+            worker.join(moments.uniform(0, 0.03))  # about the time of a step and its checkpoint
+        else:
+            worker.join()
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+            kills += 1
+        else:
+            assert worker.exitcode == 0
+            assert outcome(out) == reference
+            finished += 1
+
+
+def test_a_disk_that_fills_up_stops_it_in_one_line_and_costs_nothing(
+    *, small: Small, outcome: Outcome, reference: Any, workers: Any, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole"
+    train(small(), whole)
+    size = max(path.stat().st_size for path in (whole / "checkpoints").iterdir())
+    out = tmp_path / "run"
+    worker = workers.Process(target=run_with_little_space, args=(small(), out, size - 1))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 2
+    assert not list(out.rglob("*.tmp"))
+    train(small(), out)
+    assert outcome(out) == reference
+
+
+class At(Observer):
+    """Does something after a given step."""
+
+    def __init__(self, step: int, action: Callable[[], None]) -> None:
+        self.step, self.action = step, action
+
+    def stepped(self, trainer: Trainer) -> None:
+        if trainer.step == self.step:
+            self.action()
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("step", [1, 13, 20])
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    *, step: int, small: Small, outcome: Outcome, reference: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(UserError, match=rf"stopped after step {step} of 30 and saved; .* goes on") as caught:
+        train(small(), out, observers=[At(step, interrupt)])
+    assert caught.value.exit_code == INTERRUPTED
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    train(small(), out)
+    assert outcome(out) == reference
+
+
+def test_an_exception_anywhere_leaves_a_run_that_goes_on(
+    *, small: Small, outcome: Outcome, reference: Any, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("somebody's observer")
+
+    out = tmp_path / "run"
+    for step in (5, 17):
+        with pytest.raises(RuntimeError):
+            train(small(), out, observers=[At(step, fail)])
+    train(small(), out)
+    assert outcome(out) == reference
+
+
+def test_a_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
+    *, small: Small, outcome: Outcome, reference: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(UserError):
+        train(small(), out, observers=[At(25, interrupt)])
+    newest = RunDir(out).checkpoints.newest_first()[0]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    steps: list[int] = []
+
+    class Watching(Observer):
+        def started(self, trainer: Trainer) -> None:
+            steps.append(trainer.step)
+
+    train(small(), out, observers=[Watching()])
+    assert steps == [20]
+    assert outcome(out) == reference
+
+
+def test_the_same_command_gives_the_same_bits(
+    *, small: Small, outcome: Outcome, reference: Any, tmp_path: Path
+) -> None:
+    train(small(), tmp_path / "again")
+    assert outcome(tmp_path / "again") == reference
+    train(small(seed=1), tmp_path / "other")
+    assert outcome(tmp_path / "other") != reference
+
+
+def test_a_finished_run_is_not_trained_again(small: Small, tmp_path: Path) -> None:
+    first = train(small(epochs=1), tmp_path / "run")
+    second = train(small(epochs=1), tmp_path / "run", observers=[At(1, interrupt)])
+    assert second.experiment is None
+    assert second.result == first.result
+    assert second.rows == first.rows
+
+
+def test_a_folder_goes_on_with_its_own_run_only(small: Small, tmp_path: Path) -> None:
+    train(small(epochs=1), tmp_path / "run")
+    with pytest.raises(
+        UserError, match=r"holds another run \(lr is 0.1 there, 0.2 here\); choose another --out"
+    ):
+        train(small(epochs=1, lr=0.2), tmp_path / "run")
+
+
+def test_a_second_process_is_refused(small: Small, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with run.locked():
+        assert run.running()
+        with pytest.raises(
+            UserError, match=rf"in use by process {os.getpid()}; wait for it, or choose another"
+        ):
+            train(small(), run.path)
+    assert not run.running()
+
+
+def test_signals_are_left_alone_outside_the_main_thread(small: Small, tmp_path: Path) -> None:
+    worker = threading.Thread(target=train, args=(small(epochs=1), tmp_path / "run"))
+    worker.start()
+    worker.join()
+    assert RunDir(tmp_path / "run").summary() is not None
+
+
+def test_divergence_keeps_the_last_finite_checkpoint(small: Small, tmp_path: Path) -> None:
+    config = small(method="dense", lr=1e25, warmup_epochs=0.2, max_grad_norm=None)
+    run = RunDir(tmp_path / "run")
+    with pytest.raises(Diverged) as caught:
+        train(config, run.path, checkpoint_seconds=0)
+    kept = decode(run.checkpoints.newest_first()[0].read_bytes(), torch.device("cpu"))
+    assert all(bool(value.isfinite().all()) for value in kept["model"].values())
+    assert kept["batch"] < caught.value.step
+    assert json.loads(run.diverged_file.read_text())["step"] == caught.value.step
+    assert run.summary() is None
+
+
+def test_metrics_of_a_torn_line_are_left_out(small: Small, tmp_path: Path) -> None:
+    train(small(epochs=2), tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    rows = run.metrics()
+    with run.metrics_file.open("a") as file:
+        file.write('{"epoch": 3, "tr')
+    assert run.metrics() == rows
+    assert len(rows) == 2
+
+
+def test_the_record_tells_what_it_ran_on(small: Small, tmp_path: Path) -> None:
+    train(small(epochs=1, seed=5), tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert record["config"]["seed"] == 5
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["device"] == "cpu"
+    assert record["threads"] == torch.get_num_threads()
+
+
+def test_the_model_file_is_an_ordinary_dense_network(small: Small, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    summary = train(small(epochs=1), tmp_path / "run")
+    assert summary.experiment is not None
+    loaded = load_file(tmp_path / "run" / "model.safetensors")
+    assert loaded.keys() == summary.experiment.model.state_dict().keys()
+    for name, value in summary.experiment.model.state_dict().items():
+        assert torch.equal(loaded[name], value)
+
+
+def test_curves_have_every_step_once_also_after_a_resume(small: Small, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with pytest.raises(UserError):
+        train(small(), tmp_path / "run", observers=[At(15, interrupt)])
+    train(small(), tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("step/train_loss")] == list(range(1, 31))
+    assert [event.step for event in events.Scalars("epoch/test_accuracy")] == [10, 20, 30]
+
+
+def test_a_run_can_be_brought_back_and_is_not_changed_by_it(small: Small, tmp_path: Path) -> None:
+    summary = train(small(), tmp_path / "run")
+    assert summary.experiment is not None
+    assert summary.experiment.topology is not None
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    restored = restore(tmp_path / "run")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+    assert restored.step == restored.total_steps == 30
+    assert restored.experiment.topology is not None
+    for name, value in summary.experiment.model.state_dict().items():
+        assert torch.equal(restored.experiment.model.state_dict()[name], value)
+    for name, mask in summary.experiment.topology.masks.items():
+        assert torch.equal(restored.experiment.topology.masks[name], mask)
+
+
+def test_what_is_no_run_cannot_be_brought_back(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not the folder of a run"):
+        restore(tmp_path)

@@ -1,0 +1,117 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.commands import plot as plot_command
+from sparseopt.lab.commands import runs as runs_command
+from sparseopt.lab.curves import draw_curves
+from sparseopt.lab.recipes import Config
+from sparseopt.lab.rundir import RunDir
+from sparseopt.lab.runs import Run, find_runs, labels
+from sparseopt.lab.train import train
+from sparseopt.lab.trainer import Diverged, Observer, Trainer
+
+Small = Callable[..., Config]
+
+
+@pytest.fixture(scope="module")
+def folder(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished, a stopped and a diverged run, one of them in a folder below."""
+    folder = tmp_path_factory.mktemp("runs")
+    train(small(epochs=2), folder / "finished")
+    train(small(epochs=2, method="dense"), folder / "below" / "dense")
+
+    class Failing(Observer):
+        def stepped(self, trainer: Trainer) -> None:
+            if trainer.step == 15:
+                raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        train(small(epochs=2, method="set"), folder / "stopped", observers=[Failing()])
+    with pytest.raises(Diverged):
+        train(small(method="dense", lr=1e25, max_grad_norm=None), folder / "diverged")
+    return folder
+
+
+def test_runs_are_found_with_their_state(folder: Path) -> None:
+    found = {str(run.path.relative_to(folder)): run for run in find_runs(folder)}
+    assert {name: run.state for name, run in found.items()} == {
+        "below/dense": "finished",
+        "diverged": "diverged",
+        "finished": "finished",
+        "stopped": "stopped",
+    }
+    assert len(found["stopped"].rows) == 1
+    with RunDir(folder / "stopped").locked():
+        assert Run.read(folder / "stopped").state == "running"
+
+
+def test_the_table_lists_every_run_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs_command.main([str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    accuracy = json.loads((folder / "finished" / "summary.json").read_text())["test_accuracy"]
+    (line,) = [line for line in lines if line.startswith(" finished")]
+    assert f"{accuracy:.2%}" in line
+    assert "2/2" in line
+    (line,) = [line for line in lines if " stopped " in line and line.startswith(" stopped")]
+    assert "1/2" in line
+    assert any("below/dense" in line for line in lines)
+
+
+def test_an_empty_folder_and_none_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs_command.main([str(tmp_path)]) == 0
+    assert "no runs" in capsys.readouterr().out
+    assert runs_command.main([str(tmp_path / "nothing")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_labels_are_the_settings_that_differ(folder: Path) -> None:
+    runs = [Run.read(folder / name) for name in ("finished", "below/dense")]
+    assert labels(runs) == ["rigl", "dense"]
+    assert labels(runs[:1]) == ["finished"]
+    assert labels([runs[0], runs[0]]) == ["finished", "finished"]
+
+
+def test_labels_name_numbers(small: Small, tmp_path: Path) -> None:
+    runs = [Run(tmp_path, small(lr=lr, ham=lr > 0.1), [], "stopped") for lr in (0.1, 0.2)]
+    assert labels(runs) == ["lr 0.1, no ham", "lr 0.2, ham"]
+
+
+def test_curves_show_every_run_at_every_epoch(folder: Path) -> None:
+    runs = [Run.read(folder / name) for name in ("finished", "below/dense", "stopped")]
+    figure = draw_curves(runs)
+    accuracy, _, itop = figure.axes[:3]
+    drawn = [list(map(float, line.get_ydata())) for line in accuracy.lines]  # pyright: ignore[reportArgumentType]
+    assert drawn == [
+        [row[name] for row in run.rows] for run in runs for name in ("test_accuracy", "train_accuracy")
+    ]
+    assert len(itop.lines) == 2  # the dense run explores nothing
+
+
+def test_plot_writes_png_and_pdf(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [str(folder / name) for name in ("finished", "stopped")]
+    assert plot_command.main([*names, "--out", str(tmp_path / "both")]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "both.png"), str(tmp_path / "both.pdf")]
+    assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "both.pdf").read_bytes().startswith(b"%PDF")
+    assert plot_command.main(names[:1]) == 0
+    assert (folder / "finished" / "curves.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [([], "name one or more"), (["nothing"], "no config.json"), (["diverged"], "completed an epoch")],
+)
+def test_what_cannot_be_drawn_is_one_line(
+    folder: Path, names: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plot_command.main([str(folder / name) for name in names]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_reading_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not the folder of a run"):
+        Run.read(tmp_path)

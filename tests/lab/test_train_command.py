@@ -1,0 +1,136 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sparseopt.lab.commands.train import main
+
+Outcome = Callable[[Path], tuple[bytes, list[dict[str, Any]]]]
+
+SMALL = ["digits-mlp", "--epochs", "2", "--batch-size", "400", "--hidden", "16", "--every", "4"]
+
+
+@pytest.fixture(autouse=True)
+def settings_restored() -> Iterator[None]:
+    """The command settles the settings of its process, which here is ours."""
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_it_trains_reports_and_leaves_a_complete_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMALL, "--sparsity", "0.9", "--method", "set"]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("digits-mlp-set-0.9-layer-seed0")
+    for name in (
+        "config.json",
+        "metrics.jsonl",
+        "summary.json",
+        "model.safetensors",
+        "checkpoints",
+        "tensorboard",
+    ):
+        assert (run / name).exists(), name
+    text = capsys.readouterr().out
+    assert "epoch 1 " in text
+    assert "epoch 2 " in text
+    accuracy = json.loads((run / "summary.json").read_text())["test_accuracy"]
+    assert f"test accuracy {accuracy:.2%}" in text
+    assert main([*SMALL, "--sparsity", "0.9", "--method", "set"]) == 0
+    assert "was complete already" in capsys.readouterr().out
+
+
+def test_a_run_is_repeated_from_its_record(tmp_path: Path, outcome: Outcome) -> None:
+    assert main([*SMALL, "--seed", "3", "--out", str(tmp_path / "first")]) == 0
+    assert main(["--config", str(tmp_path / "first" / "config.json"), "--out", str(tmp_path / "again")]) == 0
+    assert outcome(tmp_path / "first") == outcome(tmp_path / "again")
+    changed = [f"--config={tmp_path}/first/config.json", "--seed", "4", "--out", str(tmp_path / "other")]
+    assert main(changed) == 0
+    assert outcome(tmp_path / "first") != outcome(tmp_path / "other")
+    record = json.loads((tmp_path / "other" / "config.json").read_text())["config"]
+    assert (record["seed"], record["hidden"]) == (4, [16])
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["digit-mlp"], "the recipes are digits-mlp, mnist-mlp, cifar100-resnet20, imagenet-resnet50"),
+        (["--sparsity", "1"], "--sparsity must be at least 0 and less than 1, got 1.0"),
+        (["--method", "magic"], "dense"),
+        (["--device", "abacus"], "--device abacus cannot be used here"),
+        (["--threads", "0"], "--threads must be at least 1"),
+        (["--config", "nothing.json"], "cannot read nothing.json"),
+        (["digits-mlp", "--config", "x.json"], "give one of them"),
+        (["mnist-mlp", "--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(
+    *,
+    argv: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sparseopt train: ")
+    assert error.count("\n") == 1
+    assert complaint in error
+
+
+def test_divergence_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--lr", "1e25", "--method", "dense", "--out", str(tmp_path / "run")]) == 3
+    assert "at step" in capsys.readouterr().err
+
+
+def test_help_lists_the_recipes_and_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cifar100-resnet20", "--help"]) == 0
+    text = capsys.readouterr().out
+    for option in (
+        *(
+            "--method {dense,static,set,rigl}",
+            "--sparsity",
+            "--distribution",
+            "--fan-in",
+            "--grow-from",
+            "--ham",
+        ),
+        *(
+            "--max-grad-norm",
+            "--clip {active,paper}",
+            "--epochs",
+            "--seed",
+            "--width",
+            "--device",
+            "--data-dir",
+        ),
+        *("--correction {layer,global,unnormalized,none,shuffled,layerwise}", "--out", "--config", "--debug"),
+        *("imagenet-resnet50", "(default: 256)"),
+    ):
+        assert option in text, option
+
+
+def test_ctrl_c_ends_the_command_with_130_and_the_way_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sparseopt", "train", *SMALL, "--epochs", "200", "--threads", "1"]
+    command += ["--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not (tmp_path / "run" / "checkpoints").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    _, error = process.communicate()
+    assert process.returncode == 130
+    assert error.count("\n") == 1
+    assert "the same command goes on" in error

@@ -9,7 +9,7 @@
 """
 
 from sparseopt import analysis, kernels, methods, optim, topology
-from sparseopt.kernels import accelerate
+from sparseopt.kernels import accelerate, compile_inference
 from sparseopt.methods import SET, Method, RigL, Static
 from sparseopt.optim import HAM, SparseOpt, skew_factors
 from sparseopt.topology import Layer, Topology, densities, sparsify
@@ -27,6 +27,7 @@ __all__ = [
     "Topology",
     "accelerate",
     "analysis",
+    "compile_inference",
     "densities",
     "kernels",
     "methods",

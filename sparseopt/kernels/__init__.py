@@ -1,5 +1,7 @@
 """Sparse kernels for the CPU: training and inference that are faster because the network is sparse."""
 
-from sparseopt.kernels.accelerated import accelerate, restore
+from sparseopt.kernels.accelerated import Unsupported, accelerate, restore
+from sparseopt.kernels.build import BuildError
+from sparseopt.kernels.inference import Engine, compile_inference
 
-__all__ = ["accelerate", "restore"]
+__all__ = ["BuildError", "Engine", "Unsupported", "accelerate", "compile_inference", "restore"]

@@ -5,10 +5,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Tracer
+from torch.fx import Graph, GraphModule, Tracer
 
 from sparseopt.kernels.build import BuildError, operators
-from sparseopt.kernels.linear import SparseChain, match_chains
+from sparseopt.kernels.graph import Region
+from sparseopt.kernels.linear import Chain, SparseChain, match_chains
 from sparseopt.kernels.match_convs import Matcher
 from sparseopt.kernels.region import SparseRegion
 from sparseopt.kernels.rewrite import Piece, rewrite
@@ -115,23 +116,42 @@ class SparseForward:
 
 def build(model: nn.Module, topology: Topology, break_even: float) -> GraphModule:
     """The model's trace with everything sparse enough on the kernels. Raises `Unsupported`."""
-    try:
-        traced = GraphModule(model, Tracer().trace(model))
-    except Exception as error:  # fx raises errors of many kinds, and the model's own
-        raise Unsupported(f"torch.fx cannot trace {type(model).__name__}: {error}") from error
-    graph = traced.graph
-    found: list[tuple[SparsePiece, Piece[Any]]] = [
-        *((SparseRegion(each.content, topology), each) for each in Matcher(model, graph).pieces()),
-        *((SparseChain(each.content, topology), each) for each in match_chains(model, graph)),
-    ]
-    pieces = {module: piece for module, piece in found if sparsity(module, topology) >= break_even}
-    if not pieces:
-        raise Unsupported(f"no part of the model that the kernels know is at least {break_even:.0%} sparse")
-    rewrite(traced, pieces)
+    traced = trace(model)
+    regions, chains = find_pieces(model, traced.graph)
+    found: dict[nn.Module, Piece[Any]] = {
+        **{SparseRegion(each.content, topology): each for each in regions},
+        **{SparseChain(each.content, topology): each for each in chains},
+    }
+    rewrite(traced, sparse_pieces(found, topology, break_even))
     return traced
 
 
-def sparsity(piece: SparsePiece, topology: Topology) -> float:
+def trace(model: nn.Module) -> GraphModule:
+    try:
+        return GraphModule(model, Tracer().trace(model))
+    except Exception as error:  # fx raises errors of many kinds, and the model's own
+        raise Unsupported(f"torch.fx cannot trace {type(model).__name__}: {error}") from error
+
+
+def find_pieces(model: nn.Module, graph: Graph) -> tuple[list[Piece[Region]], list[Piece[Chain]]]:
+    """What the kernels can run: regions of convolutions, and chains of linear layers."""
+    return Matcher(model, graph).pieces(), match_chains(model, graph)
+
+
+Found = TypeVar("Found", bound=nn.Module)
+
+
+def sparse_pieces(
+    found: dict[Found, Piece[Any]], topology: Topology, break_even: float
+) -> dict[Found, Piece[Any]]:
+    """Those that are sparse enough. Raises `Unsupported` if there is none."""
+    pieces = {module: piece for module, piece in found.items() if sparsity(module, topology) >= break_even}
+    if not pieces:
+        raise Unsupported(f"no part of the model that the kernels know is at least {break_even:.0%} sparse")
+    return pieces
+
+
+def sparsity(piece: Any, topology: Topology) -> float:
     """Share of zeros over all weights of a piece."""
     weights = piece.weights()
     active = sum(topology.active(name) if name in topology.masks else each.numel() for name, each in weights)

@@ -11,6 +11,7 @@ NAMES = (
     "conv_backward",
     "batch_norm_forward",
     "batch_norm_backward",
+    "infer",
     "gather",
     "scatter",
     "pack",

@@ -1,13 +1,10 @@
 // Sparse convolution, forward: z = w * x, with the sums that batch norm needs.
 //
-// A tile of TH x TW output positions stays in registers while all active weights of one output channel pass by; each weight
-// costs one broadcast and TH * TW fused multiply-adds straight from memory.
-//
 // Batch norm only needs z up to a constant a channel. Where the mean is large, the accumulators start at -shift, an estimate of
 // it: the one-pass variance of z - shift then has nothing to cancel, and it costs nothing.
 #pragma once
 #include "activation.h"
-#include "pattern.h"
+#include "conv_tile.h"
 #include "statistics.h"
 
 namespace sparseopt {
@@ -25,36 +22,22 @@ struct ForwardLayer {
 
 template <int TH, int TW, int S>
 SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, int64_t x_row, float* z, BlockSums* sums) {
-  const Pattern& w = layer.weights;
-  for (int o = 0; o < layer.z.channels; ++o, z += layer.z.channel) {
-    Vec acc[TH][TW];
-    const Vec start = broadcast(-layer.shift[o]);
-#pragma GCC unroll 8
-    for (int i = 0; i < TH; ++i)
-#pragma GCC unroll 8
-      for (int j = 0; j < TW; ++j) acc[i][j] = start;
-    for (int k = w.start[o]; k < w.start[o + 1]; ++k) {
-      const Vec weight = broadcast(w.value[k]);
-      const float* p = x + w.offset[k];
-#pragma GCC unroll 8
-      for (int i = 0; i < TH; ++i) {
-        pin(p);
-#pragma GCC unroll 8
-        for (int j = 0; j < TW; ++j) acc[i][j] += weight * load(p + j * S * kLanes);
-        p += S * x_row;
-      }
-    }
+  const auto read = [](const float* p, int j) SPARSEOPT_LAMBDA { return load(p + j * S * kLanes); };
+  const auto start = [&](int o) SPARSEOPT_LAMBDA { return -layer.shift[o]; };
+  const auto finish = [&](int o, Vec(&acc)[TH][TW]) SPARSEOPT_LAMBDA {
+    float* out = z + o * layer.z.channel;
     Vec sum{}, square{};
 #pragma GCC unroll 8
     for (int i = 0; i < TH; ++i)
 #pragma GCC unroll 8
       for (int j = 0; j < TW; ++j) {
-        store(z + i * layer.z.row + j * kLanes, acc[i][j]);
+        store(out + i * layer.z.row + j * kLanes, acc[i][j]);
         sum += acc[i][j];
         square += acc[i][j] * acc[i][j];
       }
     if (sums) sums->add(o, sum, square);
-  }
+  };
+  convolve_tile<TH, TW>(layer.weights, layer.z.channels, x, S * x_row, read, start, finish);
 }
 
 // Columns [w, end) of TH output rows: full tiles, then narrower ones.

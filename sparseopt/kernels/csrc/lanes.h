@@ -5,62 +5,69 @@
 
 namespace sparseopt {
 
-// image [sample][channel][row][column] -> lanes; lanes beyond the batch become zero.
-inline void pack(const float* image, int64_t samples, const View& x) {
+// image [sample][channel][row][column] -> one block; lanes beyond the valid ones become zero.
+inline void pack_block(const float* image, int valid, const View& x, int64_t b) {
   const int64_t plane = int64_t(x.height) * x.width, sample = plane * x.channels;
-  at::parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      const int valid = valid_lanes(samples, b);
-      for (int h = 0; h < x.height; ++h)
-        for (int c = 0; c < x.channels; ++c) {
-          const float* from = image + b * kLanes * sample + c * plane + int64_t(h) * x.width;
-          float* to = x.at(b, h, c, 0);
-          for (int w = 0; w < x.width; ++w)
-            for (int lane = 0; lane < kLanes; ++lane)
-              to[w * kLanes + lane] = lane < valid ? from[lane * sample + w] : 0.f;
-        }
+  for (int h = 0; h < x.height; ++h)
+    for (int c = 0; c < x.channels; ++c) {
+      const float* from = image + c * plane + int64_t(h) * x.width;
+      float* to = x.at(b, h, c, 0);
+      for (int w = 0; w < x.width; ++w)
+        for (int lane = 0; lane < kLanes; ++lane) to[w * kLanes + lane] = lane < valid ? from[lane * sample + w] : 0.f;
     }
+}
+
+inline void unpack_block(const View& x, int64_t b, int valid, float* image) {
+  const int64_t plane = int64_t(x.height) * x.width, sample = plane * x.channels;
+  for (int lane = 0; lane < valid; ++lane)
+    for (int c = 0; c < x.channels; ++c)
+      for (int h = 0; h < x.height; ++h) {
+        const float* from = x.at(b, h, c, 0) + lane;
+        float* to = image + lane * sample + c * plane + int64_t(h) * x.width;
+        for (int w = 0; w < x.width; ++w) to[w] = from[w * kLanes];
+      }
+}
+
+// Mean over all positions of one block: pooled [sample][channel].
+inline void pool_block(const View& x, int64_t b, int valid, float* pooled) {
+  const float share = 1.f / float(x.height * x.width);
+  for (int c = 0; c < x.channels; ++c) {
+    Vec sum{};
+    for (int h = 0; h < x.height; ++h) {
+      Vec row{};
+      for (int w = 0; w < x.width; ++w) row += load(x.at(b, h, c, w));
+      sum += row;
+    }
+    for (int lane = 0; lane < valid; ++lane) pooled[lane * x.channels + c] = sum[lane] * share;
+  }
+}
+
+// Calls f(block, valid lanes, first sample) for all blocks, in parallel.
+template <class F>
+void for_blocks(const View& x, int64_t samples, F f) {
+  at::parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) f(b, valid_lanes(samples, b), b * kLanes);
   });
 }
 
+inline void pack(const float* image, int64_t samples, const View& x) {
+  const int64_t size = int64_t(x.channels) * x.height * x.width;
+  for_blocks(x, samples, [&](int64_t b, int valid, int64_t first) { pack_block(image + first * size, valid, x, b); });
+}
+
 inline void unpack(const View& x, int64_t samples, float* image) {
-  const int64_t plane = int64_t(x.height) * x.width, sample = plane * x.channels;
-  at::parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      const int valid = valid_lanes(samples, b);
-      for (int lane = 0; lane < valid; ++lane)
-        for (int c = 0; c < x.channels; ++c)
-          for (int h = 0; h < x.height; ++h) {
-            const float* from = x.at(b, h, c, 0) + lane;
-            float* to = image + (b * kLanes + lane) * sample + c * plane + int64_t(h) * x.width;
-            for (int w = 0; w < x.width; ++w) to[w] = from[w * kLanes];
-          }
-    }
-  });
+  const int64_t size = int64_t(x.channels) * x.height * x.width;
+  for_blocks(x, samples, [&](int64_t b, int valid, int64_t first) { unpack_block(x, b, valid, image + first * size); });
+}
+
+inline void pool_forward(const View& x, int64_t samples, float* pooled) {
+  for_blocks(x, samples, [&](int64_t b, int valid, int64_t first) { pool_block(x, b, valid, pooled + first * x.channels); });
 }
 
 // Complete an activation that no convolution reads.
 inline void make_activation(const Activation& source, const View& x) {
   at::parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) source.make_rows(b, x, b, 0, x.height);
-  });
-}
-
-// Mean over all positions: pooled [sample][channel].
-inline void pool_forward(const View& x, int64_t samples, float* pooled) {
-  const float share = 1.f / float(x.height * x.width);
-  at::parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b)
-      for (int c = 0; c < x.channels; ++c) {
-        Vec sum{};
-        for (int h = 0; h < x.height; ++h) {
-          Vec row{};
-          for (int w = 0; w < x.width; ++w) row += load(x.at(b, h, c, w));
-          sum += row;
-        }
-        for (int lane = 0; lane < valid_lanes(samples, b); ++lane)
-          pooled[(b * kLanes + lane) * x.channels + c] = sum[lane] * share;
-      }
   });
 }
 

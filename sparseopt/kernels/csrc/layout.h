@@ -30,13 +30,13 @@ struct View {
   }
 };
 
-inline View make_view(float* data, int blocks, int height, int channels, int width, int border) {
+inline View make_view(float* data, int blocks, int height, int channels, int width, int border, int lanes = kLanes) {
   View v;
   v.blocks = blocks, v.height = height, v.channels = channels, v.width = width, v.border = border;
-  v.channel = int64_t(width + 2 * border) * kLanes;
+  v.channel = int64_t(width + 2 * border) * lanes;
   v.row = v.channel * channels;
   v.block = v.row * (height + 2 * border);
-  v.origin = data + border * (v.row + kLanes);
+  v.origin = data + border * (v.row + lanes);
   return v;
 }
 
@@ -47,8 +47,6 @@ inline View view(const at::Tensor& t, int64_t border) {
 }
 
 inline View view(const std::optional<at::Tensor>& t, int64_t border) { return t ? view(*t, border) : View{}; }
-
-inline int64_t block_size(const View& v) { return v.block; }
 
 inline int valid_lanes(int64_t samples, int64_t block) {
   return int(std::clamp<int64_t>(samples - block * kLanes, 0, kLanes));

@@ -5,6 +5,7 @@
 #include "batch_norm.h"
 #include "conv_backward.h"
 #include "conv_forward.h"
+#include "inference.h"
 #include "lanes.h"
 #include "linear.h"
 
@@ -130,6 +131,49 @@ void scatter_op(const Tensor& values, const Tensor& position, const Tensor& dens
   scatter(values.data_ptr<float>(), position.data_ptr<int>(), position.numel(), dense.data_ptr<float>());
 }
 
+Program program(const Tensor& slots, const Tensor& layers, at::TensorList start, at::TensorList offset, at::TensorList values,
+                at::TensorList bias) {
+  Program p;
+  for (int64_t i = 0; i < slots.size(0); ++i) {
+    const int64_t* s = slots.data_ptr<int64_t>() + i * slots.size(1);
+    p.slots.push_back({s[0], int(s[1]), int(s[2]), int(s[3]), int(s[4])});
+  }
+  for (int64_t i = 0; i < layers.size(0); ++i) {
+    const int64_t* f = layers.data_ptr<int64_t>() + i * layers.size(1);
+    p.layers.push_back({forward_pattern(start[i], offset[i], values[i]), bias[i].data_ptr<float>(), int(f[0]), int(f[1]),
+                        int(f[2]), int(f[3]), int(f[4]), int(f[5]), f[6] != 0});
+  }
+  return p;
+}
+
+// One region on a batch. arenas [thread][floats]; ends [input or output]: its slot, and whether it is a mean (outputs).
+void infer_op(at::TensorList images, const Tensor& input_slots, const Tensor& slots, const Tensor& layers, at::TensorList start,
+              at::TensorList offset, at::TensorList values, at::TensorList bias, const Tensor& arenas, bool one_sample,
+              const Tensor& output_slots, const Tensor& pooled, at::TensorList outputs) {
+  const Program p = program(slots, layers, start, offset, values, bias);
+  const int64_t samples = images[0].size(0), lanes = one_sample ? 1 : kLanes;
+  const int64_t *in = input_slots.data_ptr<int64_t>(), *out = output_slots.data_ptr<int64_t>(),
+                *mean = pooled.data_ptr<int64_t>();
+  at::parallel_for(0, (samples + lanes - 1) / lanes, 1, [&](int64_t begin, int64_t end) {
+    float* arena = arenas.data_ptr<float>() + at::get_thread_num() * arenas.size(1);
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t valid = std::min(lanes, samples - b * lanes);
+      for (size_t i = 0; i < images.size(); ++i) {
+        const float* image = images[i].data_ptr<float>() + b * lanes * images[i].stride(0);
+        const View x = p.slots[in[i]].view(arena, lanes);
+        one_sample ? read_sample(image, x) : pack_block(image, valid, x, 0);
+      }
+      one_sample ? run_layers<true>(p, arena) : run_layers<false>(p, arena);
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        float* to = outputs[i].data_ptr<float>() + b * lanes * outputs[i].stride(0);
+        const View x = p.slots[out[i]].view(arena, lanes);
+        if (one_sample) (mean[i] ? pool_sample : write_sample)(x, to);
+        else (mean[i] ? pool_block : unpack_block)(x, 0, valid, to);
+      }
+    }
+  });
+}
+
 int64_t lanes_op() { return kLanes; }
 
 }  // namespace
@@ -154,6 +198,10 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "batch_norm_backward(Tensor sums, int count, Tensor moments, Tensor? gamma, Tensor(a!) coefficients, "
       "Tensor(b!) gradients) -> ()");
+  m.def(
+      "infer(Tensor[] images, Tensor input_slots, Tensor slots, Tensor layers, Tensor[] start, Tensor[] offset, "
+      "Tensor[] values, Tensor[] bias, Tensor(a!) arenas, bool one_sample, Tensor output_slots, Tensor pooled, "
+      "Tensor(b!)[] outputs) -> ()");
   m.def("gather(Tensor dense, Tensor position, Tensor(a!) values) -> ()");
   m.def("scatter(Tensor values, Tensor position, Tensor(a!) dense) -> ()");
   m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
@@ -177,6 +225,7 @@ TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
   m.impl("conv_backward", conv_backward_op);
   m.impl("batch_norm_forward", batch_norm_forward_op);
   m.impl("batch_norm_backward", batch_norm_backward_op);
+  m.impl("infer", infer_op);
   m.impl("gather", gather_op);
   m.impl("scatter", scatter_op);
   m.impl("pack", pack_op);

@@ -1,7 +1,9 @@
 // One vector of samples: the unit every kernel computes with. The width follows the instruction set the file is compiled for,
 // so the kernels are written once and never name an intrinsic.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace sparseopt {
 
@@ -16,12 +18,33 @@ constexpr int kLanes = 4, kRegisters = 16;
 using Vec = float __attribute__((vector_size(kLanes * sizeof(float))));
 
 #define SPARSEOPT_INLINE inline __attribute__((always_inline))
+#define SPARSEOPT_LAMBDA __attribute__((always_inline))
 
 SPARSEOPT_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 SPARSEOPT_INLINE void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 SPARSEOPT_INLINE Vec broadcast(float f) { return f - Vec{}; }
 SPARSEOPT_INLINE Vec relu(Vec v) { return v > Vec{} ? v : Vec{}; }
 SPARSEOPT_INLINE Vec where_positive(Vec condition, Vec v) { return condition > Vec{} ? v : Vec{}; }
+
+SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <size_t... I>
+SPARSEOPT_INLINE Vec take_even(Vec low, Vec high, std::index_sequence<I...>) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(low, high, (2 * int(I))...);
+#else
+  return Vec{(2 * I < kLanes ? low[2 * I % kLanes] : high[2 * I % kLanes])...};
+#endif
+}
+
+// Every second of 2 * kLanes floats.
+SPARSEOPT_INLINE Vec load_every_second(const float* p) {
+  return take_even(load_unaligned(p), load_unaligned(p + kLanes), std::make_index_sequence<kLanes>{});
+}
 
 // Sum of the lanes below `valid`: the lanes above hold no sample.
 SPARSEOPT_INLINE double sum_lanes(const float* p, int valid) {

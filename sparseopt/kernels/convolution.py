@@ -154,7 +154,7 @@ class Norm:
         scale.copy_(gamma)
         offset.copy_((0 if module.bias is None else module.bias.detach()) + (middle - mean) * gamma)
 
-    def backward(self, sums: Tensor) -> tuple[Tensor, dict[nn.Parameter, Tensor]]:
+    def backward(self, sums: Tensor) -> tuple[Tensor, dict[Tensor, Tensor]]:
         """From the sums of g and g * z: the coefficients of dz = a g + b (z - mean) + c, and the gradients of the parameters."""
         coefficients = torch.zeros(4, self.conv.channels)
         bias, module = self.conv.module.bias, self.module
@@ -163,7 +163,7 @@ class Norm:
             return coefficients, {} if bias is None else {bias: sums[0].float()}
         gradients = torch.empty(2, self.conv.channels)
         self.ops.batch_norm_backward(sums, self.count, self.moments, module.weight, coefficients, gradients)
-        found: dict[nn.Parameter, Tensor] = {}
+        found: dict[Tensor, Tensor] = {}
         if module.weight is not None:
             found = {module.weight: gradients[0], module.bias: gradients[1]}
         if not self.uses_batch:

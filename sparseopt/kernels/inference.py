@@ -14,7 +14,7 @@ from sparseopt.kernels.build import operators
 from sparseopt.kernels.convolution import axes
 from sparseopt.kernels.graph import Activation, Conv, Region
 from sparseopt.kernels.linear import Chain, SparseChain
-from sparseopt.kernels.rewrite import rewrite
+from sparseopt.kernels.rewrite import Piece, rewrite
 from sparseopt.kernels.run import Plan
 from sparseopt.topology import Topology
 
@@ -44,15 +44,11 @@ def compile_inference(model: nn.Module, topology: Topology) -> "Engine":
     model.eval().requires_grad_(False)
     traced = trace(model)
     regions, chains = find_pieces(model, traced.graph)
-    pieces = sparse_pieces(
-        {
-            **{FrozenRegion(each.content, topology): each for each in regions},
-            **{SparseChain(each.content, topology): each for each in chains if size(each.content) >= SMALL},
-        },
-        topology,
-        BREAK_EVEN,
-    )
-    rewrite(traced, pieces)
+    found: dict[nn.Module, Piece[Any]] = {
+        **{FrozenRegion(each.content, topology): each for each in regions},
+        **{SparseChain(each.content, topology): each for each in chains if size(each.content) >= SMALL},
+    }
+    rewrite(traced, sparse_pieces(found, topology, BREAK_EVEN))
     return Engine(traced)
 
 
@@ -147,7 +143,7 @@ class FrozenRegion(nn.Module):
         self.infer, self.lanes = operators().infer.default, operators().lanes()
         self._programs: dict[tuple[int, ...], Program] = {}
 
-    def weights(self) -> list[tuple[str, nn.Parameter]]:
+    def weights(self) -> list[tuple[str, Tensor]]:
         return [(conv.weight, conv.module.weight) for conv in self.region.convs]
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:

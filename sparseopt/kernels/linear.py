@@ -80,28 +80,33 @@ class SparseChain(nn.Module):
         super().__init__()
         self.chain, self.topology = chain, topology
         self._lists: list[Lists] = []
-        self._version: int | None = None
+        self._built_for: int | None = None
 
-    def weights(self) -> list[tuple[str, nn.Parameter]]:
+    def weights(self) -> list[tuple[str, Tensor]]:
         return [(layer.weight, layer.module.weight) for layer in self.chain]
 
     def lists(self) -> list[Lists]:
         """Lists of every layer, for the masks in force."""
-        if self._version != self.topology.version:
+        if self._built_for != self.topology.version:
             masks = self.topology.masks
             self._lists = [
                 build_lists(masks[name] if name in masks else torch.ones_like(weight, dtype=torch.bool))
                 for name, weight in self.weights()
             ]
-            self._version = self.topology.version
+            self._built_for = self.topology.version
         return self._lists
 
-    @torch.compiler.disable
     def forward(self, x: Tensor) -> tuple[Tensor]:
+        return _run(self, x)
+
+    def run(self, x: Tensor) -> tuple[Tensor]:
         parameters = [tensor for layer in self.chain for tensor in (layer.module.weight, layer.module.bias)]
         flat = x.float().reshape(-1, x.shape[-1])
         y = _Pass.apply(self, flat, *parameters)
         return (y.view(*x.shape[:-1], y.shape[-1]),)
+
+
+_run: Any = torch.compiler.disable(lambda piece, given: piece.run(given))
 
 
 class ChainRun:
@@ -166,5 +171,5 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return None, *ctx.run.backward(gradient, ctx.needs_input_grad[1])

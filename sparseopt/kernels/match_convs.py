@@ -226,33 +226,24 @@ class Matcher:
         if not isinstance(value, Conv | Activation) or not isinstance(index, tuple) or len(index) != 4:
             return None
         rows, columns = index[2:]
-        steps = isinstance(rows, slice) and rows == columns == slice(None, None, rows.step)
-        if index[:2] != (everything, everything) or not steps or rows.step not in (1, 2):
+        if index[:2] != (everything, everything) or not isinstance(rows, slice) or rows != columns:
+            return None
+        step = rows.step
+        if rows != slice(None, None, step) or step not in (1, 2):
             return None
         assert isinstance(source, Node)
-        if not all(self._is_channel_pad(user) or _is_add(user) for user in node.users):
+        if not all(_channel_padding(user) is not None or _is_add(user) for user in node.users):
             return None
         activation = self._activation(source)
-        return Shortcut(activation, activation.channels, stride=rows.step)
-
-    @staticmethod
-    def _is_channel_pad(node: Node) -> bool:
-        if node.target is not F.pad or len(node.args) != 2:
-            return False
-        widths, options = node.args[1], dict(node.kwargs)
-        if options.pop("mode", "constant") != "constant" or options.pop("value", None) or options:
-            return False
-        return isinstance(widths, tuple | list) and len(widths) == 6 and list(widths[:4]) == [0, 0, 0, 0]
+        return Shortcut(activation, activation.channels, stride=step)
 
     def _pad_channels(self, node: Node, level: int) -> Shortcut | None:
-        """pad(x, (0, 0, 0, 0, before, after))"""
-        value = self._value(node.args[0], level)
-        if not self._is_channel_pad(node) or not isinstance(value, Shortcut) or value.offset:
+        value, padding = self._value(node.args[0], level), _channel_padding(node)
+        if padding is None or not isinstance(value, Shortcut) or value.offset:
             return None
-        before, after = node.args[1][4:]  # pyright: ignore[reportOptionalSubscript, reportIndexIssue, reportCallIssue, reportArgumentType]
-        if min(before, after) < 0 or not all(_is_add(user) for user in node.users):
+        if not all(_is_add(user) for user in node.users):
             return None
-        return Shortcut(value.source, value.channels + before + after, value.stride, before)
+        return Shortcut(value.source, value.channels + sum(padding), value.stride, padding[0])
 
     def _is_pool(self, node: Node) -> bool:
         """The mean over all positions, which the kernels take on the way out."""
@@ -272,6 +263,19 @@ class Matcher:
         if set(given) - {"input", "dim", "keepdim"} or not isinstance(axes, tuple | list):
             return False
         return set(axes) in PLANES and len(axes) == 2
+
+
+def _channel_padding(node: Node) -> tuple[int, int] | None:
+    """(before, after) of pad(x, (0, 0, 0, 0, before, after)) with zeros."""
+    if node.target is not F.pad or len(node.args) != 2:
+        return None
+    options = dict(node.kwargs)
+    if options.pop("mode", "constant") != "constant" or options.pop("value", None) or options:
+        return None
+    match node.args[1]:
+        case (0, 0, 0, 0, int(before), int(after)) if before >= 0 and after >= 0:
+            return before, after
+    return None
 
 
 def _is_add(node: Node) -> bool:

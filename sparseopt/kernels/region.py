@@ -24,14 +24,14 @@ class SparseRegion(nn.Module):
         super().__init__()
         self.topology = topology
         self.plan = Plan(region)
-        self.buffers = Buffers(operators().lanes())
+        self.memory = Buffers(operators().lanes())
         self._lists: dict[tuple[Conv, int, int], Lists] = {}
-        self._version = topology.version
+        self._built_for = topology.version
 
-    def weights(self) -> list[tuple[str, nn.Parameter]]:
+    def weights(self) -> list[tuple[str, Tensor]]:
         return [(conv.weight, conv.module.weight) for conv in self.plan.region.convs]
 
-    def parameters_of_region(self) -> Iterator[nn.Parameter]:
+    def parameters_of_region(self) -> Iterator[Tensor]:
         for conv in self.plan.region.convs:
             yield from conv.module.parameters()
             if conv.norm is not None:
@@ -41,17 +41,19 @@ class SparseRegion(nn.Module):
         key = (conv, height, width)
         if key not in self._lists:
             mask = self.topology.masks.get(conv.weight)
-            self._lists[key] = build_lists(conv, mask, height, width, border, self.buffers.lanes)
+            self._lists[key] = build_lists(conv, mask, height, width, border, self.memory.lanes)
         return self._lists[key]
 
     def start(self) -> Run:
-        if self._version != self.topology.version:
+        if self._built_for != self.topology.version:
             self._lists.clear()
-            self._version = self.topology.version
-        return Run(self.plan, self.lists, self.buffers, operators())
+            self._built_for = self.topology.version
+        return Run(self.plan, self.lists, self.memory, operators())
 
-    @torch.compiler.disable
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
+        return _run(self, images)
+
+    def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         for image in images:
             check_image(image)
         parameters = tuple(self.parameters_of_region())
@@ -75,6 +77,9 @@ class SparseRegion(nn.Module):
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
+_run: Any = torch.compiler.disable(lambda piece, given: piece.run(given))
+
+
 def check_image(image: Tensor) -> None:
     if image.dim() != 4 or image.shape[0] == 0:
         raise ValueError(
@@ -90,7 +95,7 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if ctx.run is None:
             raise RuntimeError(
                 "an accelerated region can be differentiated once: its activations were overwritten by their gradients; "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparseopt.kernels.buffers import Buffers, Shape
 from sparseopt.kernels.convolution import Lists, Norm, axes
@@ -71,7 +71,7 @@ class Run:
         self.g: dict[Activation, Tensor] = {}
         self.g_shapes: dict[Activation, Shape] = {}
         self.sums: dict[Activation, Tensor] = {}
-        self.gradients: dict[nn.Parameter, Tensor] = {}
+        self.gradients: dict[Tensor, Tensor] = {}
         self._done: set[Conv] = set()
         self._summed: set[Activation] = set()  # activations whose shortcuts' shares are in
 

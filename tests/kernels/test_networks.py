@@ -117,7 +117,7 @@ def test_several_readers_of_one_activation(check: Check) -> None:
             self.stem, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
             self.a, self.b, self.c = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
 
-        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        def forward(self, x: Tensor) -> Tensor:
             x = torch.relu(self.norm(self.stem(x)))
             left = self.a(x) + x
             right = torch.relu(x + self.b(x))

@@ -17,14 +17,17 @@ from sparseopt.topology.layers import Layer
 
 Norm = Callable[[int], nn.Module]
 
+GROUPS = 4
+"""GroupNorm divides the neurons into so many groups of neighbours."""
+
 NORMS: dict[str, Norm] = {
     "none": lambda width: nn.Identity(),
     "batch": nn.BatchNorm1d,
     "layer": nn.LayerNorm,
     "rms": nn.RMSNorm,
-    "group": partial(nn.GroupNorm, 4),
+    "group": partial(nn.GroupNorm, GROUPS),
 }
-"""What may stand behind the first layer; `group` makes four groups of neighbouring neurons."""
+"""What may stand behind the first layer."""
 
 INITS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "torch": lambda weight, draw: nn.init.kaiming_uniform_(weight, a=5**0.5, generator=draw),

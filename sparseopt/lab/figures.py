@@ -25,6 +25,9 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", ".")
 """One marker a colour, so that a black-and-white print can still be read."""
 
+LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
+"""Line styles, for series that must be told apart without colour. Long dashes in ink are theory's."""
+
 INK = "#1c1e21"
 """Text, axes and theory."""
 
@@ -90,13 +93,20 @@ def panels(
 
 
 def band(
-    axis: Axes, x: Sequence[float], centre: Any, spread: Any, *, series: int, label: str | None = None
+    axis: Axes,
+    x: Sequence[float],
+    centre: Any,
+    spread: Any,
+    *,
+    series: int,
+    label: str | None = None,
+    **line: Any,
 ) -> None:
-    """A line with its spread around it, in the colour of the given series."""
+    """A line with its spread around it, in the colour of the given series; further options go to the line."""
     centre, spread = np.asarray(centre), np.asarray(spread)
     color = COLORS[series % len(COLORS)]
     axis.fill_between(x, centre - spread, centre + spread, color=color, alpha=0.18, linewidth=0)
-    axis.plot(x, centre, color=color, label=label)
+    axis.plot(x, centre, color=color, label=label, **line)
 
 
 def save(figure: Figure, path: str | Path) -> list[Path]:

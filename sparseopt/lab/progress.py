@@ -29,12 +29,18 @@ class _Display(Observer):
     def started(self, trainer: Trainer) -> None:
         self._first_step, self._since = trainer.step, time.monotonic()
         self._shown_at = self._since
+        if trainer.step:
+            self.tell(f"going on after step {trainer.step} of {trainer.total_steps}")
 
     def stepped(self, trainer: Trainer) -> None:
         now = time.monotonic()
         if now - self._shown_at >= self.interval:
             self._shown_at = now
             self.show(trainer)
+
+    def tell(self, line: str) -> None:
+        """Print a line that stays."""
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def show(self, trainer: Trainer) -> None:
         """Show the numbers of the current epoch so far."""
@@ -86,7 +92,7 @@ class LiveProgress(_Display):
 
     def epoch_ended(self, trainer: Trainer, row: Row, losses: Tensor) -> None:
         self._bar.update(self._task, completed=trainer.step, description=self.position(trainer))
-        self._bar.console.print(epoch_line(row), highlight=False)
+        self.tell(epoch_line(row))
 
     def ended(self) -> None:
         if hasattr(self, "_bar"):
@@ -101,16 +107,13 @@ class LineProgress(_Display):
     def show(self, trainer: Trainer) -> None:
         speed = self.speed(trainer)
         left = (trainer.total_steps - trainer.step) * trainer.experiment.config.batch_size / max(speed, 1e-9)
-        self._print(
+        self.tell(
             f"{self.position(trainer)} {self.numbers(trainer)} {speed:,.0f} images/s {duration(left)} left"
         )
 
     def epoch_ended(self, trainer: Trainer, row: Row, losses: Tensor) -> None:
         self._shown_at = time.monotonic()
-        self._print(epoch_line(row))
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.tell(epoch_line(row))
 
 
 def epoch_line(row: Row) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sparseopt.methods.method import Method
+from sparseopt.topology.randomness import uniform
 
 
 @dataclass(frozen=True)
@@ -21,5 +22,5 @@ class SET(Method):
     uses_gradient: ClassVar[bool] = False
 
     def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        device = torch.device("cpu") if generator is None else generator.device
-        return torch.rand(weight.shape, generator=generator, device=device).to(weight.device)
+        draw = torch.default_generator if generator is None else generator
+        return uniform(draw, *weight.shape).to(weight.device)

@@ -226,7 +226,8 @@ class SparseOpt(OptimizerWrapper):
         """The weights themselves, and all state of the base optimizer that has one entry a weight: this rank's part."""
         yield local(parameter.detach())
         for value in self.state.get(parameter, {}).values():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
+            # Whole numbers are left alone: in a quantised state they are codes, and code 0 is not the number 0.
+            if isinstance(value, Tensor) and value.shape == parameter.shape and _is_inexact(value):
                 yield local(value)
 
     def _warn_once(self) -> None:
@@ -276,6 +277,10 @@ class SparseOpt(OptimizerWrapper):
 
     def _load_own_state(self, state: StateDict) -> None:
         self.load_sparse_state_dict(state[KEY])
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _check_parameters(base: Optimizer, topology: Topology) -> None:

@@ -12,7 +12,7 @@ def pack(mask: Tensor) -> Tensor:
     """
     flat = mask.reshape(-1)
     octets = torch.nn.functional.pad(flat, (0, -flat.numel() % 8)).view(-1, 8)
-    values = torch.tensor([1.0, 2, 4, 8, 16, 32, 64, 128], device=mask.device)
+    values = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.float32, device=mask.device)
     return (octets.float() @ values).to(torch.uint8)  # below 256: exact in any float
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparseopt.topology.densities import Distribution, active_counts
 from sparseopt.topology.layers import Layer, Patterns, find_layers
-from sparseopt.topology.randomness import generator
+from sparseopt.topology.randomness import generator, permutation, uniform
 from sparseopt.topology.selection import take_lowest
 
 MaskMaker = Callable[
@@ -23,13 +23,13 @@ MaskMaker = Callable[
 
 def random_mask(layer: Layer, active: int, draw: torch.Generator) -> Tensor:
     """A mask with exactly `active` weights, all such masks equally likely."""
-    everywhere = torch.ones(layer.shape, dtype=torch.bool)
-    return take_lowest(torch.rand(layer.shape, generator=draw), everywhere, active)
+    score = uniform(draw, *layer.shape)
+    return take_lowest(score, torch.ones_like(score, dtype=torch.bool), active)
 
 
 def mask_with_fan_in(layer: Layer, fan_in: Tensor, draw: torch.Generator) -> Tensor:
     """A mask in which neuron i has exactly `fan_in[i]` incoming weights, at random places."""
-    order = torch.rand(layer.neurons, layer.inputs, generator=draw).argsort(dim=1, stable=True)
+    order = uniform(draw, layer.neurons, layer.inputs).argsort(dim=1, stable=True)
     rank = order.argsort(dim=1, stable=True)
     return layer.from_neurons(rank < fan_in.unsqueeze(1))
 
@@ -52,15 +52,15 @@ def bimodal_fan_in(ratio: float) -> MaskMaker:
         total = min(total, rich * layer.inputs, max(active - poor, rich))
         total = max(total, active - poor * layer.inputs)
         fan_in = torch.cat([_spread(total, rich, draw), _spread(active - total, poor, draw)])
-        return mask_with_fan_in(layer, fan_in[torch.randperm(layer.neurons, generator=draw)], draw)
+        return mask_with_fan_in(layer, fan_in[permutation(draw, layer.neurons)], draw)
 
     return mask
 
 
 def _spread(total: int, neurons: int, draw: torch.Generator) -> Tensor:
     """`total` inputs shared evenly by the neurons, the odd ones going to random neurons."""
-    fan_in = torch.full((neurons,), total // max(neurons, 1))
-    fan_in[torch.randperm(neurons, generator=draw)[: total % max(neurons, 1)]] += 1
+    fan_in = torch.full((neurons,), total // max(neurons, 1), device=draw.device)
+    fan_in[permutation(draw, neurons)[: total % max(neurons, 1)]] += 1
     return fan_in
 
 

@@ -2,12 +2,13 @@
 
 No generator is carried from step to step, so there is nothing to save, nothing that differs between the ranks of a
 distributed run, and a resumed run draws what the uninterrupted one would have drawn. Draws are made on the CPU and moved,
-so that a network gets the same masks on every device.
+so that a network gets the same masks on every device, whatever the process's default device and dtype are.
 """
 
 import hashlib
 
 import torch
+from torch import Tensor
 
 
 def generator(seed: int, *key: int | str) -> torch.Generator:
@@ -20,3 +21,13 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
     text = "\x1f".join([str(seed), *map(str, key)])
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def uniform(draw: torch.Generator, *shape: int) -> Tensor:
+    """Numbers in [0, 1), all equally likely."""
+    return torch.rand(shape, generator=draw, device=draw.device, dtype=torch.float32)
+
+
+def permutation(draw: torch.Generator, n: int) -> Tensor:
+    """0, ..., n - 1 in random order."""
+    return torch.randperm(n, generator=draw, device=draw.device)

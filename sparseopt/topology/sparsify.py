@@ -111,7 +111,9 @@ def _given_masks(masks: Mapping[str, Tensor], layers: Mapping[str, Layer]) -> di
                 f"mask of {name!r} has shape {tuple(mask.shape)}, the weight has {layers[name].shape}"
             )
     return {
-        name: masks[name].clone() if name in masks else torch.ones(layer.shape, dtype=torch.bool)
+        name: masks[name].clone()
+        if name in masks
+        else torch.ones(layer.shape, dtype=torch.bool, device="cpu")
         for name, layer in layers.items()
     }
 
@@ -150,9 +152,8 @@ def _refuse_twice(parameters: Mapping[str, nn.Parameter], masks: Masks | None) -
 def _draw_weights(topology: Topology) -> None:
     for name, layer in topology.layers.items():
         std = (2 / topology.fan_in(name).clamp(min=1).double()).sqrt().cpu()
-        weight = torch.randn(
-            layer.shape, generator=generator(topology.seed, "init", name), dtype=torch.float64
-        )
+        draw = generator(topology.seed, "init", name)
+        weight = torch.randn(layer.shape, generator=draw, device=draw.device, dtype=torch.float64)
         weight *= layer.broadcast(std)
         parameter = topology.parameters[name]
         local(parameter).copy_(part_like(weight, parameter))

@@ -3,9 +3,11 @@ from collections.abc import Callable
 
 from rich.console import Console
 
+from sparseopt.lab.experiment import build
 from sparseopt.lab.progress import LineProgress, LiveProgress, progress
 from sparseopt.lab.recipes import Config
 from sparseopt.lab.train import train
+from sparseopt.lab.trainer import Trainer
 
 Small = Callable[..., Config]
 
@@ -34,6 +36,18 @@ def test_long_epochs_show_lines_in_between(small: Small) -> None:
     assert len(lines) == 30
     assert lines[3].startswith("epoch 1/3 step 4/30 loss ")
     assert lines[3].endswith(" left")
+
+
+def test_a_resumed_run_says_where_it_goes_on(small: Small) -> None:
+    console = Console(file=io.StringIO(), force_terminal=False, width=160)
+    trainer = Trainer(build(small()))
+    trainer.run()
+    state = trainer.state_dict() | {"epoch": 2, "rows": trainer.rows[:2]}
+    resumed = Trainer(build(small()))
+    resumed.load_state_dict(state)
+    resumed.run([progress(console)])
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().startswith("going on after step 20 of 30\nepoch 3 ")
 
 
 def test_a_bar_for_a_terminal(small: Small) -> None:

@@ -68,6 +68,23 @@ def test_zeros_and_counts_are_exact_after_many_steps(
         assert torch.equal(topology.masks[name], first[name]) == (method == "static")
 
 
+def test_the_codes_of_a_quantised_state_are_left_alone(
+    build: Callable[..., Network], train: Callable[..., None]
+) -> None:
+    class Quantised(optim.SGD):
+        """Keeps one byte a weight whose value stands for a number by way of a table."""
+
+        def step(self, closure: Any = None) -> Any:
+            for parameter in (p for group in self.param_groups for p in group["params"]):
+                self.state[parameter].setdefault("code", torch.full(parameter.shape, 7, dtype=torch.uint8))
+            return super().step(closure)
+
+    model, topology = build()
+    optimizer = so.SparseOpt(Quantised(model.parameters(), lr=0.1), topology, METHODS["set"])
+    train(model, optimizer, 10)
+    assert all((optimizer.state[parameter]["code"] == 7).all() for parameter in model.parameters())
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_muon_whose_update_is_dense(
     method: str,

@@ -74,6 +74,16 @@ def test_a_weight_that_comes_back_later_starts_at_zero() -> None:
     assert model.weight.tolist() == [[4, 0, 0]]  # not the 0.5 it had
 
 
+def test_a_grown_weight_starts_at_zero_also_where_a_dense_checkpoint_was_loaded() -> None:
+    model, optimizer = single_layer(
+        [4, 0.5, 9], [1, 1, 0], so.RigL(total_steps=9, every=1, drop_fraction=1.0)
+    )
+    model.load_state_dict({"weight": torch.tensor([[4.0, 0.5, 9.0]])})  # the inactive weight is 9 now
+    step_with(model, optimizer, [0, 0, 1])
+    assert optimizer.topology.masks["weight"].tolist() == [[True, False, True]]
+    assert model.weight.tolist() == [[4, 0, 0]]
+
+
 @pytest.mark.parametrize("method", [so.SET(total_steps=90, every=5), so.RigL(total_steps=90, every=5)])
 def test_the_update_step_moves_no_parameter(
     method: so.Method, build: Callable[..., Network], train: Callable[..., None]
@@ -179,6 +189,31 @@ def test_set_does_not_look_at_gradients() -> None:
     )
     step_with(model, optimizer, [1, 1, 1, 1, float("nan"), float("inf")])
     assert optimizer.topology.version == 1
+
+
+def masks_after_one_random_update(seed: int, step: int) -> list[Tensor]:
+    """Two equal layers, started from equal masks and weights, whose connections move at this step for the first time."""
+    model = nn.Sequential(nn.Linear(30, 30, bias=False), nn.Linear(30, 30, bias=False))
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+    masks = {name: torch.eye(30).bool() for name, _ in model.named_parameters()}
+    topology = so.sparsify(model, masks=masks, seed=seed)
+    method = so.SET(total_steps=10_000, every=step, drop_fraction=1.0)
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.0), topology, method)
+    for _ in range(step):
+        model(torch.ones(1, 30)).sum().backward()
+        optimizer.step()
+    return list(topology.masks.values())
+
+
+def test_every_update_layer_and_seed_has_a_draw_of_its_own() -> None:
+    first, second = masks_after_one_random_update(seed=0, step=3)
+    again = masks_after_one_random_update(seed=0, step=3)
+    assert torch.equal(first, again[0])
+    assert torch.equal(second, again[1])
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, masks_after_one_random_update(seed=1, step=3)[0])
+    assert not torch.equal(first, masks_after_one_random_update(seed=0, step=4)[0])
 
 
 def test_the_dense_gradient_is_asked_for_exactly_where_it_is_read() -> None:

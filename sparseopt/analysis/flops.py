@@ -1,0 +1,112 @@
+"""What a network costs, counted as the RigL paper counts (Evci et al. 2020, appendix H).
+
+A layer of density d costs d times the floating-point operations of the dense layer. With f_S and f_D the operations of a sparse
+and a dense forward pass, a step of training costs
+
+    dense      3 f_D            forward, gradient of the activations, gradient of the weights
+    sparse     3 f_S            where only active weights need a gradient
+    update     2 f_S + f_D      where the method reads the gradient of all weights, as RigL does when it grows
+
+and a run the sum of its steps. Normalisation, activations, masking and the optimizer are not counted; they are the same for all,
+and small. These are operations that a network needs, not seconds: dense hardware spends the dense time on a masked network.
+
+>>> import torch, sparseopt as so
+>>> model = torch.nn.Sequential(torch.nn.Linear(784, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10))
+>>> cost = so.analysis.count_flops(model, so.sparsify(model, 0.9, distribution="uniform"), torch.empty(1, 784))
+>>> cost.dense, round(cost.inference, 3)
+(476400, 0.1)
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
+
+from sparseopt.methods import Method
+from sparseopt.topology import Topology
+
+NO_WEIGHT = (
+    ""  # the name under which operations between activations are counted, such as those of attention scores
+)
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Operations of one forward pass, dense and sparse."""
+
+    dense: int
+    sparse: float
+
+    @property
+    def inference(self) -> float:
+        """Cost of inference relative to dense."""
+        return self.sparse / self.dense
+
+    def training(self, method: Method) -> float:
+        """Cost of training relative to dense, averaged over the steps of the method's schedule."""
+        steps = method.total_steps
+        updates = sum(method.needs_dense_grad(step) for step in range(1, steps + 1))
+        return (3 * self.inference * (steps - updates) + (2 * self.inference + 1) * updates) / (3 * steps)
+
+
+def count_flops(model: nn.Module, topology: Topology, *inputs: Any) -> Flops:
+    """Cost of a network with the densities of its topology, for inputs of the given shapes."""
+    densities = {name: 1 - topology.sparsity(name) for name in topology.layers}
+    return at_densities(forward_flops(model, *inputs), densities)
+
+
+def at_densities(flops: Mapping[str, int], densities: Mapping[str, float]) -> Flops:
+    """Cost of a network whose parameters cost `flops` when dense; parameters without a density are dense."""
+    return Flops(sum(flops.values()), sum(densities.get(name, 1.0) * count for name, count in flops.items()))
+
+
+def forward_flops(model: nn.Module, *inputs: Any) -> dict[str, int]:
+    """Operations of a dense forward pass by the parameter they involve, two for a multiplication with its addition.
+
+    Nothing is computed: a copy of the model runs on the meta device, which has shapes and no numbers.
+    """
+    shapes = copy.deepcopy(model).to("meta").eval()
+    counter = _CountByParameter(dict(shapes.named_parameters()))
+    with (
+        torch.enable_grad(),
+        counter,
+    ):  # without gradients, attention would take a fused path that hides its parts
+        shapes(*tree_map(lambda each: each.to("meta") if isinstance(each, Tensor) else each, inputs))
+    return dict(counter.flops)
+
+
+class _CountByParameter(TorchDispatchMode):
+    """Counts the operations of torch's matrix products and convolutions for the parameter whose memory they read."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.flops: Counter[str] = Counter()
+        self._names = {
+            _memory(parameter): name for name, parameter in parameters.items() if parameter.dim() > 1
+        }
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is None:
+            parts = func.decompose(*args, **kwargs)  # an operation made of others, which come here in turn
+            return func(*args, **kwargs) if parts is NotImplemented else parts
+        out = func(*args, **kwargs)
+        read = [_memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        name = next((self._names[memory] for memory in read if memory in self._names), NO_WEIGHT)
+        self.flops[name] += formula(*args, **kwargs, out_val=out)
+        return out
+
+
+def _memory(tensor: Tensor) -> int:
+    """What a tensor shares with its transposes and slices."""
+    return tensor.untyped_storage()._cdata

@@ -1,0 +1,120 @@
+"""How much of the network was ever active: the ITOP rate over training, from a list of runs.
+
+The paper compares RigL growing by original and by corrected gradients, at several sparsities. Runs that differ in nothing but
+their seed become one line with a band.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
+from sparseopt.lab.analyses.bn_ratio import centre_and_spread
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.figures import COLORS, LINES, band, panels, style
+from sparseopt.lab.runs import Run, find_runs
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The runs to be compared."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of runs, or folders that contain runs."""
+
+
+def measure(settings: Settings, track: Track) -> Result:
+    found = [run for folder in track(settings.runs, "runs") for run in find_runs(folder)]
+    sparse = [run for run in found if run.config.method != "dense" and run.rows]
+    if not sparse:
+        raise UserError(
+            f"no sparse run with metrics in {', '.join(map(str, settings.runs))}; sparseopt train makes one"
+        )
+    groups: dict[tuple[float, str], list[Run]] = {}
+    for run in sparse:
+        groups.setdefault((run.config.sparsity, _label(run)), []).append(run)
+    return {"curves": [_curve(sparsity, label, runs) for (sparsity, label), runs in sorted(groups.items())]}
+
+
+def _label(run: Run) -> str:
+    """What is compared: how connections grow and how weights move."""
+    config = run.config
+    method = {"rigl": "RigL", "set": "SET", "static": "static"}.get(config.method, config.method)
+    correction = "no correction" if config.correction == "none" else f"{config.correction} correction"
+    grown = (
+        f", grown by {config.grow_from} gradients"
+        if config.method == "rigl" and config.correction != "none"
+        else ""
+    )
+    return f"{method}, {correction}{grown}" + (", HAM" if config.ham else "")
+
+
+def _curve(sparsity: float, label: str, runs: list[Run]) -> dict[str, Any]:
+    """One line: the epochs that all seeds have reached."""
+    epochs = min(len(run.rows) for run in runs)
+    return {
+        "sparsity": sparsity,
+        "label": label,
+        "runs": [str(run.path) for run in runs],
+        "epoch": [0] + [row["epoch"] for row in runs[0].rows[:epochs]],
+        "itop": [[1 - sparsity] + [row["itop_rate"] for row in run.rows[:epochs]] for run in runs],
+    }
+
+
+def draw(result: Result) -> Figure:
+    sparsities = sorted({curve["sparsity"] for curve in result["curves"]})
+    labels = sorted({curve["label"] for curve in result["curves"]})
+    with style():
+        figure, axes = panels(len(sparsities), width=3.6, height=3.2)
+        for axis, sparsity in zip(axes, sparsities, strict=True):
+            for curve in (curve for curve in result["curves"] if curve["sparsity"] == sparsity):
+                mean, spread = centre_and_spread(curve["itop"])
+                number = labels.index(curve["label"])
+                line = LINES[number % len(LINES)]
+                band(axis, curve["epoch"], mean, spread, series=number, label=curve["label"], linestyle=line)
+            axis.axhline(1 - sparsity, color=COLORS[-1], lw=0.8)
+            axis.set(
+                title=f"Sparsity {sparsity:g}",
+                xlabel="epoch",
+                ylabel="ITOP rate (weights ever active)",
+            )
+            axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.set_ylim(bottom=0)
+        handles = {
+            label: line
+            for axis in axes
+            for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 2)
+        )
+    return figure
+
+
+def table(result: Result) -> Table:
+    rows = []
+    for curve in result["curves"]:
+        mean, spread = centre_and_spread(curve["itop"])
+        final = f"{mean[-1]:.2%} ± {spread[-1]:.2%}" if len(curve["runs"]) > 1 else f"{mean[-1]:.2%}"
+        rows.append(
+            (
+                f"{curve['sparsity']:g}",
+                curve["label"],
+                str(len(curve["runs"])),
+                str(curve["epoch"][-1]),
+                final,
+            )
+        )
+    return Table(
+        ("sparsity", "runs of", "seeds", "epochs", "ITOP rate"),
+        rows,
+        ["The grey line is the density: a static mask."],
+    )
+
+
+ANALYSIS = Analysis("ITOP rate over training: sparseopt analyse itop RUN...", Settings, measure, draw, table)

@@ -1,0 +1,99 @@
+"""`sparseopt analyse NAME`: one of the paper's analyses, as a figure, its numbers and a table."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table as RichTable
+
+from sparseopt import __version__
+from sparseopt.lab.analyses import ANALYSES
+from sparseopt.lab.analyses.analysis import Analysis, Table
+from sparseopt.lab.cli import UserError, parse, report
+from sparseopt.lab.figures import save
+from sparseopt.lab.files import write_json
+
+PROG = "sparseopt analyse"
+WIDE = 160  # columns, where there is no terminal to fit into
+
+
+def main(argv: list[str]) -> int:
+    """Run the analysis that the command line names."""
+    return report(PROG, lambda: _main(argv), argv)
+
+
+def _main(argv: list[str]) -> int | None:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_usage())
+        return 0
+    name, *rest = argv
+    if name not in ANALYSES:
+        raise UserError(f"unknown analysis {name!r}; the analyses are {', '.join(ANALYSES)}")
+    return parse(f"{PROG} {name}", _command(name, ANALYSES[name]), rest)()
+
+
+def _usage() -> str:
+    width = max(map(len, ANALYSES))
+    rows = "\n".join(f"  {name:<{width}}  {analysis.summary}" for name, analysis in ANALYSES.items())
+    return (
+        f"usage: {PROG} NAME [options]\n\nWrites NAME.png, NAME.pdf and NAME.json, and prints the key numbers.\n\n"
+        f"analyses:\n{rows}\n\n  {PROG} NAME --help lists the options of an analysis."
+    )
+
+
+def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
+    def command(settings: Any, out: Path = Path("analyses")) -> None:
+        console = Console()
+        if not console.is_terminal:
+            console.width = WIDE
+        result = _plain(analysis.measure(settings, _tracker(console)))
+        files = save(analysis.draw(result), out / name)
+        record = {"analysis": name, "version": __version__, "settings": _settings(settings), "result": result}
+        write_json(out / f"{name}.json", record)
+        show(console, analysis.table(result))
+        print("\n".join(str(path) for path in (*files, out / f"{name}.json")))
+
+    command.__annotations__["settings"] = analysis.settings
+    command.__doc__ = (
+        f"{analysis.summary[0].upper()}{analysis.summary[1:]}.\n\nArgs:\n    out: Folder for the files."
+    )
+    return command
+
+
+def _tracker(console: Console) -> Callable[[Sequence[Any], str], Iterable[Any]]:
+    """A progress bar in a terminal, silence elsewhere."""
+    return lambda sequence, description: track(
+        sequence, description, console=console, transient=True, disable=not console.is_terminal
+    )
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table and its notes."""
+    shown = RichTable(*table.columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
+    for note in table.notes:
+        console.print(note, highlight=False)
+
+
+def _settings(settings: Any) -> dict[str, Any]:
+    """The options of the run, paths as text."""
+    return json.loads(json.dumps(dataclasses.asdict(settings), default=str))
+
+
+def _plain(value: Any) -> Any:
+    """The result as JSON has it: null where a number is not finite."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,130 @@
+"""`sparseopt flops`: what a recipe costs, dense and sparse, counted as the RigL paper counts."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+import sparseopt as so
+from sparseopt.analysis.flops import Flops, at_densities, forward_flops
+from sparseopt.lab.cli import UserError, run
+from sparseopt.lab.experiment import build_method, build_model
+from sparseopt.lab.recipes import RECIPES, Config
+
+PROG = "sparseopt flops"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the cost of training on a data set depends on, so that it can be told without the data."""
+
+    images: int
+    shape: tuple[int, ...]
+    classes: int
+
+
+DATA = {
+    "digits": Facts(4000, (1, 28, 28), 10),
+    "mnist": Facts(60_000, (1, 28, 28), 10),
+    "cifar10": Facts(50_000, (3, 32, 32), 10),
+    "cifar100": Facts(50_000, (3, 32, 32), 100),
+    "imagenet": Facts(1_281_167, (3, 224, 224), 1000),
+}
+
+
+def main(argv: list[str]) -> int:
+    """Print the cost of a recipe."""
+    return run(PROG, flops, argv)
+
+
+def flops(
+    recipe: Annotated[str, tyro.conf.Positional],
+    sparsity: tuple[float, ...] = (0.8, 0.9, 0.95, 0.98),
+    distribution: Literal["erk", "er", "uniform"] | None = None,
+    method: Literal["static", "set", "rigl"] | None = None,
+    every: int | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    width: float | None = None,
+) -> None:
+    """Count the floating-point operations of a recipe, dense and sparse; needs no data.
+
+    "one image" is a forward pass, "the run" the whole training; beside each stands the cost relative to dense. What is
+    not given is the recipe's own.
+
+    Args:
+        recipe: Name of a recipe of `sparseopt train`.
+        sparsity: One or several; a row each.
+        distribution: How the sparsity is shared among the layers.
+        method: How connections move; rigl needs the dense gradient at every update.
+        every: Steps between two updates of the masks.
+        epochs: Passes over the training images.
+        batch_size: Images a step.
+        width: Multiplier of all hidden channels.
+    """
+    if recipe not in RECIPES:
+        raise UserError(f"unknown recipe {recipe!r}; the recipes are {', '.join(RECIPES)}")
+    chosen = {
+        "distribution": distribution,
+        "method": method,
+        "every": every,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "width": width,
+    }
+    options = {name: value for name, value in chosen.items() if value is not None}
+    configs = [dataclasses.replace(RECIPES[recipe], sparsity=value, **options) for value in sparsity]
+    if not configs:
+        raise UserError("--sparsity needs at least one number, such as 0.9")
+    Console().print(_table(recipe, configs), soft_wrap=True)
+
+
+def _table(recipe: str, configs: list[Config]) -> Table:
+    usual, facts = configs[0], DATA[configs[0].data]
+    model = build_model(usual, facts.shape, facts.classes)
+    dense = forward_flops(model, torch.empty(1, *facts.shape))
+    shapes = {name: layer.shape for name, (layer, _) in so.topology.find_layers(model).items()}
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    images = usual.epochs * facts.images
+    table = _empty_table(
+        f"{recipe}: {usual.distribution}, {usual.method}, {usual.epochs} epochs of {facts.images:,} images"
+    )
+    table.add_row("dense", *_cells(sizes, at_densities(dense, {}), 1.0, images))
+    for config in configs:
+        active = _active(shapes, config)
+        cost = at_densities(dense, {name: count / sizes[name] for name, count in active.items()})
+        method = build_method(config, config.epochs * (facts.images // config.batch_size))
+        table.add_row(f"{config.sparsity:g}", *_cells(active, cost, cost.training(method), images))
+    return table
+
+
+def _empty_table(title: str) -> Table:
+    table = Table("sparsity", title=title, title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("active weights", "one image", "inference", "the run", "training"):
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _active(shapes: dict[str, tuple[int, ...]], config: Config) -> dict[str, int]:
+    try:
+        return so.topology.active_counts(shapes, config.sparsity, config.distribution)
+    except ValueError as error:  # the library's, which names the option and the remedy
+        raise UserError(str(error)) from error
+
+
+def _cells(active: dict[str, int], cost: Flops, training: float, images: int) -> tuple[str, ...]:
+    """One forward pass and one whole run: in operations, and relative to dense."""
+    run = 3 * cost.dense * images * training
+    return (
+        f"{sum(active.values()):,}",
+        f"{cost.sparse:.2e}",
+        f"{cost.inference:.3f}x",
+        f"{run:.2e}",
+        f"{training:.3f}x",
+    )

@@ -9,7 +9,7 @@
 """
 
 from sparseopt import analysis, kernels, methods, optim, topology
-from sparseopt.kernels import accelerate, compile_inference
+from sparseopt.kernels import accelerate, compile_inference, load
 from sparseopt.methods import SET, Method, RigL, Static
 from sparseopt.optim import HAM, SparseOpt, skew_factors
 from sparseopt.topology import Layer, Topology, densities, sparsify
@@ -30,6 +30,7 @@ __all__ = [
     "compile_inference",
     "densities",
     "kernels",
+    "load",
     "methods",
     "optim",
     "skew_factors",

@@ -2,6 +2,16 @@
 
 from sparseopt.kernels.accelerated import Unsupported, accelerate, restore
 from sparseopt.kernels.build import BuildError
+from sparseopt.kernels.file import load, save
 from sparseopt.kernels.inference import Engine, compile_inference
 
-__all__ = ["BuildError", "Engine", "Unsupported", "accelerate", "compile_inference", "restore"]
+__all__ = [
+    "BuildError",
+    "Engine",
+    "Unsupported",
+    "accelerate",
+    "compile_inference",
+    "load",
+    "restore",
+    "save",
+]

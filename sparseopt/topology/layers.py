@@ -47,9 +47,8 @@ class Layer:
         """A tensor of this layer's shape as a (neurons, inputs) matrix; a view where the layout allows it."""
         if not self.transposed:
             return tensor.reshape(self.neurons, -1)
-        grouped = tensor.unflatten(0, (self.groups, -1)).flatten(
-            3
-        )  # (groups, in / groups, out / groups, kernel)
+        # (groups, in / groups, out / groups, kernel)
+        grouped = tensor.unflatten(0, (self.groups, -1)).flatten(3)
         return grouped.transpose(1, 2).reshape(self.neurons, -1)
 
     def from_neurons(self, matrix: Tensor) -> Tensor:

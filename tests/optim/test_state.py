@@ -48,6 +48,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 def test_a_loaded_state_goes_on_as_the_saved_one(build: Build, train: Train, model_first: bool) -> None:
     saved = build(seed=1)
     optimizer = wrap(saved)
+    at_the_start = saved[1].itop_rate()
     train(saved[0], optimizer, 10)
     file = through_a_file({"model": saved[0].state_dict(), "optimizer": optimizer.state_dict()})
 
@@ -57,7 +58,7 @@ def test_a_loaded_state_goes_on_as_the_saved_one(build: Build, train: Train, mod
     for part, state in parts if model_first else reversed(parts):
         part.load_state_dict(state)
     assert its_optimizer.steps == 10
-    assert loaded[1].itop_rate() == saved[1].itop_rate() > 0.3
+    assert loaded[1].itop_rate() == saved[1].itop_rate() > at_the_start
     assert its_optimizer.topology.dense_grad_needed == optimizer.topology.dense_grad_needed
     for network, each in ((saved, optimizer), (loaded, its_optimizer)):
         train(network[0], each, 10, first=11)

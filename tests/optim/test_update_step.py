@@ -38,7 +38,7 @@ def test_rigl_by_hand() -> None:
     step_with(model, optimizer, [1, 1, 1, 1, 0, 0])
     weights = model.weight.detach().clone()
     moments = {key: value.clone() for key, value in optimizer.state[model.weight].items()}
-    step_with(model, optimizer, [0, 0, 0.1, 0, -0.2, 0.3])  # drops index 2, grows index 5
+    step_with(model, optimizer, [0, 0, 0.1, 0, 0.2, -0.3])  # drops index 2, grows index 5
     assert optimizer.topology.masks["weight"].tolist() == [[True, True, False, True, False, True]]
     kept, moved = [0, 1, 3], [2, 4, 5]
     for now, then in [(model.weight.detach(), weights)] + [
@@ -153,24 +153,26 @@ def test_a_dense_layer_is_left_alone(build: Callable[..., Network], train: Calla
 
 
 def test_the_update_waits_while_a_gradient_is_not_finite(caplog: pytest.LogCaptureFixture) -> None:
-    model, optimizer = single_layer(
-        [4, -3, 0.5, 2, 9, 9], [1, 1, 1, 1, 0, 0], so.RigL(total_steps=90, every=2, drop_fraction=0.5)
-    )
+    method = so.RigL(total_steps=90, every=4, drop_fraction=0.5)
+    model, optimizer = single_layer([4, -3, 0.5, 2, 9, 9], [1, 1, 1, 1, 0, 0], method)
+    topology, bad = optimizer.topology, float("inf")
     with caplog.at_level(logging.WARNING, logger="sparseopt"):
-        step_with(model, optimizer, [1, 1, 1, 1, 1, 1])
-        step_with(model, optimizer, [1, 1, 1, 1, float("inf"), float("nan")])
-        step_with(model, optimizer, [1, 1, 1, 1, float("nan"), 1])
-        assert optimizer.topology.version == 0
-        assert optimizer.topology.dense_grad_needed
-        assert model.weight.isfinite().all()  # inactive weights had the bad gradient: the active ones went on
+        for _ in range(3):
+            step_with(model, optimizer, [1, 1, 1, 1, 1, 1])
+        for value in (bad, float("nan")):  # step 4 is due; step 5 would make up for it
+            step_with(model, optimizer, [1, 1, 1, 1, value, 1])
+            assert topology.version == 0
+            assert topology.dense_grad_needed
+        assert model.weight.isfinite().all()  # only inactive weights had the bad gradient: the others went on
         assert not model.weight[0, 4:].any()
-        step_with(model, optimizer, [0, 0, 0, 0, 1, 2])  # step 3 was not due, step 4 is the first finite one
-        assert optimizer.topology.masks["weight"].tolist() == [[True, True, False, True, False, True]]
+        step_with(model, optimizer, [0, 0, 0, 0, 1, 2])
+        assert topology.masks["weight"].tolist() == [[True, True, False, True, False, True]]
+        assert not topology.dense_grad_needed
         step_with(model, optimizer, [1, 1, 1, 1, 1, 1])
-        assert optimizer.topology.version == 1  # not due, nothing waits any more
-        step_with(model, optimizer, [1, 1, 1, 1, float("inf"), 1])
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "step 2" in caplog.text
+        step_with(model, optimizer, [1, 1, 1, 1, bad, 1])
+        assert topology.version == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # once, not again at step 8
+    assert "step 4" in caplog.text
 
 
 def test_a_waiting_update_ends_with_the_schedule() -> None:
@@ -253,6 +255,25 @@ def test_a_method_of_ones_own_needs_no_decoration(
         moved = int(optimizer.method.drop_fraction_at(1) * active)
         assert mask.view(-1)[:moved].all()
     assert optimizer.state_dict()["sparseopt"]["configuration"]["method"] == "FirstPlaces"
+
+
+@pytest.mark.parametrize("way", ["replace", "load_state_dict"])
+def test_masks_changed_by_the_user_are_in_force_at_the_next_step(
+    way: str,
+    build: Callable[..., Network],
+    train: Callable[..., None],
+    assert_exactly_sparse: Callable[[so.SparseOpt], None],
+) -> None:
+    model, topology = build()
+    optimizer = so.SparseOpt(torch.optim.Adam(model.parameters()), topology, so.Static())
+    train(model, optimizer, 2)
+    other = build(0.7, masks={name: mask.flip(0, 1) for name, mask in topology.masks.items()})[1]
+    topology.replace(other.masks) if way == "replace" else topology.load_state_dict(other.state_dict())
+    train(model, optimizer, 1, first=3)
+    assert_exactly_sparse(optimizer)
+    for name, factors in so.skew_factors(other).items():
+        assert torch.equal(topology.masks[name], other.masks[name])
+        assert torch.equal(optimizer.factors[name], factors.float())
 
 
 def test_two_models_are_trained_independently(

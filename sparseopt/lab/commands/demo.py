@@ -1,0 +1,113 @@
+"""`sparseopt demo`: the story in three acts, with a page to keep."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from sparseopt.lab.cli import UserError, run
+from sparseopt.lab.commands.analyse import WIDE, show
+from sparseopt.lab.demo.act import Act
+from sparseopt.lab.demo.jobs import AnalysisJob, Outcome
+from sparseopt.lab.demo.page import write_page
+from sparseopt.lab.demo.plan import Plan, Settings, plan
+from sparseopt.lab.demo.results_act import results_act
+from sparseopt.lab.demo.skew_act import skew_act
+from sparseopt.lab.demo.training_act import training_act
+from sparseopt.lab.demo.workers import run_all
+from sparseopt.lab.figures import save
+
+TITLES = {1: "Act 1: the skew", 2: "Act 2: training", 3: "Act 3: what you get"}
+COLUMNS = (
+    SpinnerColumn(),
+    TextColumn("{task.description}", justify="left"),
+    BarColumn(bar_width=24),
+    MofNCompleteColumn(),
+    TimeElapsedColumn(),
+    TextColumn("{task.fields[last]}", style="dim"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Play what the command line says."""
+    return run("sparseopt demo", demo, argv)
+
+
+def demo(settings: Settings) -> None:
+    """The story in three acts, on data that needs no download: the skew, training, and what you get."""
+    _check(settings)
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDE
+    started = time.monotonic()
+    jobs = plan(settings)
+    results = _compute(jobs, settings.workers, console)
+    acts = _acts(jobs, results, settings)
+    for act in acts:
+        _tell(console, act, settings.out)
+    page = settings.out / "index.html"
+    write_page(acts, page, seconds=time.monotonic() - started, workers=settings.workers)
+    print(page.resolve())
+
+
+def _check(settings: Settings) -> None:
+    for option in ("seeds", "table_seeds", "epochs", "batches", "workers"):
+        if getattr(settings, option) < 1:
+            value = getattr(settings, option)
+            raise UserError(f"--{option.replace('_', '-')} must be at least 1, got {value}")
+
+
+def _compute(jobs: Plan, workers: int, console: Console) -> list[Any]:
+    """All results in the order of the jobs, while showing how far each act is."""
+    results: list[Any] = [None] * len(jobs)
+    done = dict.fromkeys(TITLES, 0)
+    with Progress(*COLUMNS, console=console, disable=not console.is_terminal) as progress:
+        totals = {act: sum(job.act == act for job in jobs) for act in TITLES}
+        tasks = {act: progress.add_task(TITLES[act], total=totals[act], last="") for act in TITLES}
+        for index, result in run_all(jobs, workers):
+            results[index], job = result, jobs[index]
+            done[job.act] += 1
+            news = f"{job}{_news(result)}"
+            progress.update(tasks[job.act], advance=1, last=news)
+            if not console.is_terminal:
+                console.print(f"{TITLES[job.act]} {done[job.act]}/{totals[job.act]}  {news}", highlight=False)
+    return results
+
+
+def _news(result: Any) -> str:
+    return f": {result.result['test_accuracy']:.1%}" if isinstance(result, Outcome) else ""
+
+
+def _acts(jobs: Plan, results: Sequence[Any], settings: Settings) -> list[Act]:
+    analyses: dict[str, Any] = {}
+    trainings: dict[int, dict[tuple[str, ...], list[Outcome]]] = {2: {}, 3: {}}
+    for job, result in zip(jobs, results, strict=True):
+        if isinstance(job, AnalysisJob):
+            analyses[job.name] = result
+        else:
+            trainings[job.act].setdefault(job.group, []).append(result)
+    return [
+        skew_act(analyses["bn-ratio"], analyses["fan-in"]),
+        training_act(trainings[2], settings),
+        results_act(trainings[3], settings),
+    ]
+
+
+def _tell(console: Console, act: Act, out: Path) -> None:
+    console.rule(f"{TITLES[act.number]}", align="left", style="dim")
+    for sentence in act.sentences:
+        console.print(sentence, highlight=False)
+    if act.table:
+        show(console, act.table)
+    for path in save(act.figure, out / f"{act.number}-{act.name}"):
+        console.print(str(path), style="dim", highlight=False, soft_wrap=True)

@@ -1,0 +1,20 @@
+"""What an act leaves behind: a figure, the sentences its numbers support, and a table."""
+
+from dataclasses import dataclass, field
+
+from matplotlib.figure import Figure
+
+from sparseopt.lab.analyses.analysis import Table
+
+
+@dataclass(frozen=True)
+class Act:
+    """One act of the demo; `caption` says what the figure shows and how it was measured."""
+
+    number: int
+    name: str
+    title: str
+    figure: Figure
+    caption: str
+    sentences: list[str]
+    table: Table | None = field(default=None)

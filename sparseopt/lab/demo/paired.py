@@ -1,0 +1,57 @@
+"""Paired comparisons: the same seed with and without, so that what the seeds share cancels."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from scipy import stats
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences seed by seed, their mean, and the confidence interval of the mean (Student's t)."""
+
+    differences: tuple[float, ...]
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def supported(self) -> bool:
+        """Do the seeds support a difference: does the interval leave zero out?"""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def negative(self) -> int:
+        """In how many seeds the difference is below zero."""
+        return sum(difference < 0 for difference in self.differences)
+
+
+def compare(values: Sequence[float], baseline: Sequence[float]) -> Comparison:
+    """values - baseline, seed by seed.
+
+    >>> c = compare([1.0, 2.0, 3.0], [2.0, 4.0, 4.0])
+    >>> round(c.mean, 4), round(c.low, 4), round(c.high, 4), c.negative
+    (-1.3333, -2.7676, 0.1009, 3)
+    """
+    return _of([value - base for value, base in zip(values, baseline, strict=True)])
+
+
+def compare_relative(values: Sequence[float], baseline: Sequence[float]) -> Comparison:
+    """(values - baseline) / baseline, seed by seed."""
+    return _of([value / base - 1 for value, base in zip(values, baseline, strict=True)])
+
+
+def _of(differences: list[float]) -> Comparison:
+    """The mean d with d ± t s / sqrt(n), t the quantile of Student's distribution with n - 1 degrees of freedom.
+
+    One seed has no spread to judge by: its interval is the whole line, and supports nothing.
+    """
+    n, mean = len(differences), fmean(differences)
+    if n < 2:
+        return Comparison(tuple(differences), mean, -math.inf, math.inf)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * stdev(differences) / math.sqrt(n)
+    return Comparison(tuple(differences), mean, mean - half, mean + half)

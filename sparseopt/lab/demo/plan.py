@@ -1,0 +1,88 @@
+"""What the demo runs: the settings of its three acts."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparseopt.lab.analyses.bn_ratio import TwinSettings
+from sparseopt.lab.analyses.fan_in import Settings as FanInSettings
+from sparseopt.lab.controls import CorrectionName
+from sparseopt.lab.demo.jobs import AnalysisJob, TrainingJob
+from sparseopt.lab.recipes import RECIPES, Config, MethodName
+
+Plan = list[AnalysisJob | TrainingJob]
+
+MASKS = {"bimodal": "bimodal:50", "ordinary": "random"}
+CORRECTIONS: dict[str, CorrectionName] = {"baseline": "none", "SparseOpt": "layer", "shuffled": "shuffled"}
+SPARSITIES = (0.9, 0.95, 0.97, 0.98)
+METHODS: dict[str, MethodName] = {"SET": "set", "RigL": "rigl"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Three acts on the embedded digits."""
+
+    out: Path = Path("demo")
+    """Folder for the page and the figures."""
+    seeds: int = 10
+    """Seeds of the paired comparison in act 2."""
+    table_seeds: int = 3
+    """Seeds of each row of the table in act 3."""
+    epochs: int = 6
+    """Length of every training."""
+    hidden: tuple[int, ...] = (512, 512)
+    """Hidden layers of the network that is trained."""
+    batches: int = 100
+    """Batches that act 1 measures gradients on."""
+    workers: int = min(2, os.cpu_count() or 1)
+    """Processes, one thread each."""
+
+    @property
+    def config(self) -> Config:
+        """The training that all runs of acts 2 and 3 share.
+
+        Gradients are renormalised to norm 1, because RigL without it can collapse at the highest sparsities. There is no
+        warm-up: the trainings are short, and the skew is largest at their start.
+        """
+        return dataclasses.replace(
+            RECIPES["digits-mlp"],
+            epochs=self.epochs,
+            hidden=self.hidden,
+            warmup_epochs=0.0,
+            max_grad_norm=1.0,
+            method="set",
+            sparsity=0.95,
+        )
+
+
+def plan(settings: Settings) -> Plan:
+    """All jobs, in the order of the acts."""
+    return [*_act_one(settings), *_act_two(settings), *_act_three(settings)]
+
+
+def _act_one(settings: Settings) -> Iterator[AnalysisJob]:
+    yield AnalysisJob(1, "bn-ratio", TwinSettings(batches=settings.batches))
+    yield AnalysisJob(1, "fan-in", FanInSettings(batches=settings.batches, steps=()))
+
+
+def _act_two(settings: Settings) -> Iterator[TrainingJob]:
+    """Seed by seed, so that an early end would still have pairs."""
+    for seed in range(settings.seeds):
+        for masks, fan_in in MASKS.items():
+            for name, correction in CORRECTIONS.items():
+                config = dataclasses.replace(settings.config, fan_in=fan_in, correction=correction, seed=seed)
+                yield TrainingJob(2, (masks, name), config)
+
+
+def _act_three(settings: Settings) -> Iterator[TrainingJob]:
+    for seed in range(settings.table_seeds):
+        for ham in (False, True):
+            base = dataclasses.replace(settings.config, ham=ham, seed=seed)
+            suffix = "with HAM" if ham else "plain"
+            yield TrainingJob(3, ("dense", "0", suffix), dataclasses.replace(base, method="dense"))
+            for name, method in METHODS.items():
+                for sparsity in SPARSITIES:
+                    config = dataclasses.replace(base, method=method, sparsity=sparsity)
+                    yield TrainingJob(3, (name, f"{sparsity:g}", suffix), config)

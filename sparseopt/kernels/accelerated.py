@@ -1,6 +1,7 @@
 """`accelerate`: the same model, the same parameters, on sparse kernels."""
 
 import logging
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 SparsePiece = SparseRegion | SparseChain
+Accept = Callable[[SparsePiece], bool]
 
 BREAK_EVEN = 0.5  # sparsity of a piece below which dense kernels are as fast
 DENSE_STEPS = 10  # steps in a row that need the dense gradient, after which the log says so
@@ -41,10 +43,15 @@ def accelerate(model: Model, topology: Topology, *, break_even: float = BREAK_EV
     >>> model(torch.zeros(32, 784)).shape
     torch.Size([32, 10])
     """
+    return install(model, topology, lambda piece: sparsity(piece, topology) >= break_even)
+
+
+def install(model: Model, topology: Topology, accept: Accept) -> Model:
+    """Let the pieces that are accepted run on the kernels; log what came of it."""
     restore(model)
     try:
         operators()
-        forward = SparseForward(model, topology, break_even)
+        forward = SparseForward(model, topology, accept)
     except (BuildError, Unsupported) as reason:
         logger.warning("not accelerated: %s", reason)
         return model
@@ -66,13 +73,13 @@ class Unsupported(Exception):
 class SparseForward:
     """The `forward` of an accelerated model. One program a mode, because a trace holds `self.training` as a constant."""
 
-    def __init__(self, model: nn.Module, topology: Topology, break_even: float = BREAK_EVEN) -> None:
-        self.model, self.topology, self.break_even = model, topology, break_even
+    def __init__(self, model: nn.Module, topology: Topology, accept: Accept) -> None:
+        self.model, self.topology, self.accept = model, topology, accept
         if not self._on_kernels():
             raise Unsupported(
                 "the kernels compute in float32 on the CPU; the model's parameters are elsewhere"
             )
-        self._programs = {model.training: build(model, topology, break_even)}
+        self._programs = {model.training: build(model, topology, accept)}
         self._dense_steps = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +87,7 @@ class SparseForward:
         if self._dense_wanted() or not self._on_kernels():
             return type(model).forward(model, *args, **kwargs)
         if model.training not in self._programs:
-            self._programs[model.training] = build(model, self.topology, self.break_even)
+            self._programs[model.training] = build(model, self.topology, self.accept)
         return self._programs[model.training](*args, **kwargs)
 
     def _dense_wanted(self) -> bool:
@@ -114,16 +121,27 @@ class SparseForward:
         return f"{type(self.model).__name__}: {layers} layers in {self.pieces()} pieces on sparse kernels"
 
 
-def build(model: nn.Module, topology: Topology, break_even: float) -> GraphModule:
-    """The model's trace with everything sparse enough on the kernels. Raises `Unsupported`."""
+def build(model: nn.Module, topology: Topology, accept: Accept) -> GraphModule:
+    """The model's trace with the accepted pieces on the kernels. Raises `Unsupported`."""
     traced = trace(model)
+    pieces = {
+        module: piece for module, piece in training_pieces(model, traced, topology).items() if accept(module)
+    }
+    if not pieces:
+        raise Unsupported("no part of the model that the kernels know is sparse enough to gain from them")
+    rewrite(traced, pieces)
+    return traced
+
+
+def training_pieces(
+    model: nn.Module, traced: GraphModule, topology: Topology
+) -> dict[SparsePiece, Piece[Any]]:
+    """All parts of the model that the kernels can run, each with what runs it."""
     regions, chains = find_pieces(model, traced.graph)
-    found: dict[nn.Module, Piece[Any]] = {
+    return {
         **{SparseRegion(each.content, topology): each for each in regions},
         **{SparseChain(each.content, topology): each for each in chains},
     }
-    rewrite(traced, sparse_pieces(found, topology, break_even))
-    return traced
 
 
 def trace(model: nn.Module) -> GraphModule:
@@ -136,19 +154,6 @@ def trace(model: nn.Module) -> GraphModule:
 def find_pieces(model: nn.Module, graph: Graph) -> tuple[list[Piece[Region]], list[Piece[Chain]]]:
     """What the kernels can run: regions of convolutions, and chains of linear layers."""
     return Matcher(model, graph).pieces(), match_chains(model, graph)
-
-
-Found = TypeVar("Found", bound=nn.Module)
-
-
-def sparse_pieces(
-    found: dict[Found, Piece[Any]], topology: Topology, break_even: float
-) -> dict[Found, Piece[Any]]:
-    """Those that are sparse enough. Raises `Unsupported` if there is none."""
-    pieces = {module: piece for module, piece in found.items() if sparsity(module, topology) >= break_even}
-    if not pieces:
-        raise Unsupported(f"no part of the model that the kernels know is at least {break_even:.0%} sparse")
-    return pieces
 
 
 def sparsity(piece: Any, topology: Topology) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from sparseopt.kernels import pattern
-from sparseopt.kernels.accelerated import BREAK_EVEN, find_pieces, sparse_pieces, trace
+from sparseopt.kernels.accelerated import BREAK_EVEN, find_pieces, sparsity, trace
 from sparseopt.kernels.build import operators
 from sparseopt.kernels.convolution import axes
 from sparseopt.kernels.graph import Activation, Conv, Region
@@ -44,11 +44,13 @@ def compile_inference(model: nn.Module, topology: Topology) -> "Engine":
     model.eval().requires_grad_(False)
     traced = trace(model)
     regions, chains = find_pieces(model, traced.graph)
-    found: dict[nn.Module, Piece[Any]] = {
+    found: dict[FrozenRegion | SparseChain, Piece[Any]] = {
         **{FrozenRegion(each.content, topology): each for each in regions},
         **{SparseChain(each.content, topology): each for each in chains if size(each.content) >= SMALL},
     }
-    rewrite(traced, sparse_pieces(found, topology, BREAK_EVEN))
+    rewrite(
+        traced, {module: piece for module, piece in found.items() if sparsity(module, topology) >= BREAK_EVEN}
+    )
     return Engine(traced)
 
 

@@ -29,7 +29,7 @@ def has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
-def rewrite(traced: GraphModule, pieces: Mapping[nn.Module, Piece[Any]]) -> None:
+def rewrite(traced: GraphModule, pieces: Mapping[Any, Piece[Any]]) -> None:
     """Replace each piece by a call of its module, which returns a tuple of the piece's outputs."""
     writer = _Writer(traced, pieces)
     replaced = frozenset().union(*(piece.nodes for piece in pieces.values()))
@@ -40,10 +40,21 @@ def rewrite(traced: GraphModule, pieces: Mapping[nn.Module, Piece[Any]]) -> None
     traced.recompile()
 
 
+def extract(traced: GraphModule, piece: Piece[Any]) -> GraphModule:
+    """The piece as it was traced, as a module of its own: a tuple of its outputs."""
+    graph = Graph()
+    written = {node: graph.placeholder(node.name) for node in piece.inputs}
+    for node in traced.graph.nodes:
+        if node in piece.nodes or node in piece.outputs:
+            written[node] = graph.node_copy(node, written.__getitem__)
+    graph.output(tuple(written[node] for node in piece.outputs))
+    return GraphModule(traced, graph)
+
+
 class _Writer:
     """Copies nodes as they are needed, and calls a piece's module when the first of its values is."""
 
-    def __init__(self, traced: GraphModule, pieces: Mapping[nn.Module, Piece[Any]]) -> None:
+    def __init__(self, traced: GraphModule, pieces: Mapping[Any, Piece[Any]]) -> None:
         self.traced = traced
         self.piece_of = {node: entry for entry in pieces.items() for node in entry[1].outputs}
         self.graph = Graph()

@@ -63,7 +63,7 @@ def results(model: nn.Module, topology: so.Topology, x: Tensor, seed: int = 1) -
 
 def on_kernels(model: nn.Module, topology: so.Topology) -> nn.Module:
     """Accelerate however dense the model is, and see that the kernels run."""
-    model.forward = SparseForward(model, topology, break_even=0.0)
+    model.forward = SparseForward(model, topology, lambda _: True)
     return model
 
 

@@ -250,7 +250,7 @@ def test_where_the_kernels_cannot_help_the_model_is_unchanged(
     double = nn.Sequential(nn.Linear(4, 4)).double()
     assert "float32 on the CPU" in unchanged(double, so.sparsify(double, 0.5), caplog)
     dense = nn.Sequential(nn.Linear(4, 4))
-    assert "at least 50% sparse" in unchanged(dense, so.sparsify(dense, 0.25), caplog)
+    assert "sparse enough to gain" in unchanged(dense, so.sparsify(dense, 0.25), caplog)
 
     def no_compiler() -> None:
         raise BuildError("no C++ compiler")

@@ -6,7 +6,7 @@ Whoever reads a file of a run never sees half of one, at whatever moment the wri
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +51,16 @@ def remove_temporary(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def read_json(path: Path, check: Callable[[Any], bool] = lambda value: isinstance(value, dict)) -> Any:
-    """The contents of a JSON file, which must pass the check."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
     try:
         value = json.loads(path.read_text())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path} is not a JSON file: {error}") from error
-    if not check(value):
-        raise UserError(f"{path} does not hold what was expected there; is it a file of a run?")
+    if not isinstance(value, dict):
+        raise UserError(f"{path} does not hold a JSON object; is it a file of a run?")
     return value
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from sparseopt.lab.checkpoint import Checkpoints
 from sparseopt.lab.cli import UserError
-from sparseopt.lab.files import read_json, remove_temporary, told_simply, write_bytes, write_json
+from sparseopt.lab.files import read_json, remove_temporary, told_simply, write_bytes
 from sparseopt.lab.metrics import Row
 
 
@@ -70,13 +70,6 @@ class RunDir:
             except BlockingIOError:
                 return True
         return False
-
-    def write_config(self, record: dict[str, Any]) -> None:
-        write_json(self.config_file, record)
-
-    def config(self) -> dict[str, Any]:
-        """The recorded configuration, as JSON has it."""
-        return read_json(self.config_file, lambda value: isinstance(value.get("config"), dict))["config"]
 
     def write_metrics(self, rows: list[Row]) -> None:
         """Make the metrics file consist of exactly these rows."""

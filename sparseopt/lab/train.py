@@ -10,6 +10,7 @@
 (1, 1)
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
@@ -22,16 +23,19 @@ import torch
 from torch import Tensor
 
 from sparseopt.lab.cli import INTERRUPTED, UserError
+from sparseopt.lab.configfile import read_config
 from sparseopt.lab.experiment import Experiment, build
-from sparseopt.lab.files import write_bytes, write_json
+from sparseopt.lab.files import read_json, write_bytes, write_json
 from sparseopt.lab.interrupt import StopRequest
 from sparseopt.lab.metrics import Row
-from sparseopt.lab.provenance import environment
+from sparseopt.lab.provenance import changes, environment
 from sparseopt.lab.ranks import ALONE, Ranks
 from sparseopt.lab.recipes import Config
 from sparseopt.lab.rundir import RunDir
 from sparseopt.lab.tensorboard import TensorBoard
 from sparseopt.lab.trainer import Diverged, Observer, Trainer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,7 @@ def train(
             return Summary(config, run.metrics(), result, None)
         experiment = build(config, device=device, data_dir=data_dir, ranks=ranks)
         if ranks.first:
-            settings = {"config": config.to_json(), "name": config.run_name}
-            run.write_config({**settings, **environment(experiment.device), "ranks": ranks.size})
+            _record(run, experiment)
         return _train_in(run, experiment, observers, checkpoint_seconds)
 
 
@@ -104,15 +107,26 @@ def _refuse_other_run(run: RunDir, config: Config) -> None:
     """A folder that holds a run goes on with that one, and with no other configuration."""
     if not run.config_file.exists():
         return
-    recorded, asked = run.config(), config.to_json()
+    recorded, asked = read_config(run.config_file).to_json(), config.to_json()
     differing = [
-        f"{name} is {recorded.get(name)} there, {asked.get(name)} here"
-        for name in sorted(recorded.keys() | asked.keys())
-        if recorded.get(name) != asked.get(name)
+        f"{name} is {recorded[name]} there, {asked[name]} here"
+        for name in sorted(asked)
+        if recorded[name] != asked[name]
     ]
     if differing:
         named = "; ".join(differing[:3]) + ("; ..." if len(differing) > 3 else "")
         raise UserError(f"{run.path} holds another run ({named}); choose another --out")
+
+
+def _record(run: RunDir, experiment: Experiment) -> None:
+    """Write down what is trained and on what. Of a run that goes on the record stays; what has changed is told."""
+    here = {**environment(experiment.device), "ranks": experiment.ranks.size}
+    if not run.config_file.exists():
+        config = experiment.config
+        write_json(run.config_file, {"config": config.to_json(), "name": config.run_name, **here})
+        return
+    for change in changes(read_json(run.config_file), here):
+        log.warning("%s goes on, but %s: the bits may not be those of an uninterrupted run", run.path, change)
 
 
 def _train_in(

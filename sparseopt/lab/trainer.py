@@ -142,6 +142,6 @@ class Trainer:
         loss.backward()
         correct = (scores.detach().argmax(1) == y).sum()
         numbers = torch.stack([loss.detach() / experiment.ranks.size, correct])
-        self.trace[[LOSS, CORRECT], self.batch] = experiment.ranks.sum_(numbers)
+        self.trace[: CORRECT + 1, self.batch] = experiment.ranks.sum_(numbers)  # a slice: a list would wait
         self.trace[GRAD_NORM, self.batch] = experiment.update()
         self.batch += 1

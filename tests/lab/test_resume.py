@@ -238,6 +238,31 @@ def test_metrics_of_a_torn_line_are_left_out(small: Small, tmp_path: Path) -> No
     assert len(rows) == 2
 
 
+def test_going_on_under_other_conditions_is_told(
+    small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(UserError):
+        train(small(), out, observers=[At(5, interrupt)])
+    record = json.loads((out / "config.json").read_text())
+    record["versions"]["torch"] = "1.0"
+    (out / "config.json").write_text(json.dumps(record))
+    train(small(), out)
+    assert f"torch was 1.0, is {torch.__version__}" in caplog.text
+    assert caplog.text.count("the bits may not be") == 1
+    assert json.loads((out / "config.json").read_text()) == record
+
+
+def test_a_run_of_an_older_version_goes_on(small: Small, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(UserError):
+        train(small(), out, observers=[At(5, interrupt)])
+    record = json.loads((out / "config.json").read_text())
+    del record["config"]["ham_beta"]  # as if the setting had not existed
+    (out / "config.json").write_text(json.dumps(record))
+    assert train(small(), out).result["epochs"] == 3
+
+
 def test_the_record_tells_what_it_ran_on(small: Small, tmp_path: Path) -> None:
     train(small(epochs=1, seed=5), tmp_path / "run")
     record = json.loads((tmp_path / "run" / "config.json").read_text())

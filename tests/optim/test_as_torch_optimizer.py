@@ -135,9 +135,8 @@ def test_plateau_scheduler(network: Network, train: Train) -> None:
 def test_the_scaler_unscales_before_and_skips_overflow(build: Build, loss_of: Callable[..., Tensor]) -> None:
     plain, scaled = build(), build()
     optimizers = wrap(plain, max_grad_norm=1.0), wrap(scaled, max_grad_norm=1.0)
-    scaler = torch.amp.GradScaler(
-        "cpu", init_scale=1024.0, growth_interval=1000
-    )  # a power of two scales exactly
+    # a power of two scales exactly
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
     for step in range(1, 13):
         optimizers[0].zero_grad()
         loss_of(plain[0], step).backward()

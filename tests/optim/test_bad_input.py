@@ -48,9 +48,8 @@ def test_options_are_checked_and_the_topology_stays_free(
     arguments = {"base": sgd(model), "topology": topology, "method": so.Static()} | options
     with pytest.raises(error, match=message) as raised:
         so.SparseOpt(**arguments)
-    so.SparseOpt(
-        sgd(model), topology, so.Static()
-    )  # the failed attempt, still alive in the traceback, holds nothing
+    # the failed attempt, still alive in the traceback, holds nothing
+    so.SparseOpt(sgd(model), topology, so.Static())
     assert raised.value is not None
 
 
@@ -70,9 +69,8 @@ def test_one_optimizer_a_topology(build: Build, train: Callable[..., None]) -> N
     assert topology.dense_grad_needed == needed
     train(model, first, 2)
     del first
-    train(
-        model, so.SparseOpt(sgd(model), topology, so.Static()), 2
-    )  # a topology whose optimizer is gone is free
+    # a topology whose optimizer is gone is free
+    train(model, so.SparseOpt(sgd(model), topology, so.Static()), 2)
 
 
 @pytest.mark.parametrize("outer", ["sparseopt", "ham"])

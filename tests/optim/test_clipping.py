@@ -13,13 +13,11 @@ Network = tuple[nn.Sequential, so.Topology]
 
 # `by_hand` with gradient 2 in every weight of both layers. Squares of the norms, from the masks in its docstring:
 ACTIVE = 4 * (6 + 4)  # 6 and 4 active weights
-ACTIVE_LAYER = 4 * (
-    1 * 1 / 2 + 2 * 1 + 3 * 3 / 2 + 3 * 3 / 2 + 1 * 1 / 2
-)  # fan-in x squared factor, neuron by neuron
+# fan-in x squared factor, neuron by neuron
+ACTIVE_LAYER = 4 * (1 * 1 / 2 + 2 * 1 + 3 * 3 / 2 + 3 * 3 / 2 + 1 * 1 / 2)
 DENSE = 4 * (12 + 6)
-DENSE_D = 4 * (
-    4 * (1 / 4 + 2 / 4 + 3 / 4) + 3 * (1 + 1 / 3)
-)  # all inputs x density: the dense gradient scaled by D
+# all inputs x density: the dense gradient scaled by D
+DENSE_D = 4 * (4 * (1 / 4 + 2 / 4 + 3 / 4) + 3 * (1 + 1 / 3))
 MEAN = {"layer": {"0.weight": 1 / 2, "1.weight": 2 / 3}, "global": {"0.weight": 17 / 30, "1.weight": 17 / 30}}
 DENSITY = {"0.weight": [1 / 4, 2 / 4, 3 / 4], "1.weight": [1, 1 / 3]}
 

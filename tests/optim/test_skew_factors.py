@@ -102,8 +102,7 @@ def test_an_own_correction_is_asked_again_after_every_update(
     train(model, optimizer, 3)
     now = [parameter.detach() for parameter in topology.parameters.values()]
     assert torch.equal(now[0], first)  # its factors are 0
-    assert not any(
-        torch.equal(*pair) for pair in zip(now[1:], others, strict=True)
-    )  # layers not named move as usual
+    # layers not named move as usual
+    assert not any(torch.equal(*pair) for pair in zip(now[1:], others, strict=True))
     train(model, optimizer, 1, first=4)
     assert sorted(set(versions)) == [0, 1]

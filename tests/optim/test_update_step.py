@@ -56,9 +56,8 @@ def test_a_dropped_weight_that_returns_keeps_value_and_state() -> None:
     model, optimizer = single_layer([4, -3, 0.5, 2, 9, 9], [1, 1, 1, 1, 0, 0], RIGL)
     step_with(model, optimizer, [1, 1, 1, 1, 0, 0])
     weights, moment = model.weight.detach().clone(), optimizer.state[model.weight]["exp_avg"].clone()
-    step_with(
-        model, optimizer, [0, 0, 5, 0, -0.2, 0.3]
-    )  # index 2 has the smallest weight and the largest gradient
+    # index 2 has the smallest weight and the largest gradient
+    step_with(model, optimizer, [0, 0, 5, 0, -0.2, 0.3])
     assert optimizer.topology.masks["weight"].tolist() == [[True, True, True, True, False, False]]
     assert torch.equal(model.weight.detach(), weights)
     assert torch.equal(optimizer.state[model.weight]["exp_avg"], moment)
@@ -118,9 +117,8 @@ def test_growth_by_the_original_and_by_the_corrected_gradient() -> None:
         with torch.no_grad():
             model.weight.copy_(torch.tensor([[9.0, 0, 0, 0], [9, 9, 0.1, 0]]))
         topology = so.sparsify(model, masks="nonzero")
-        method = so.RigL(
-            total_steps=100, every=1, drop_fraction=0.3, grow_from=grow_from
-        )  # floor(0.3 * 4) = 1
+        # floor(0.3 * 4) = 1
+        method = so.RigL(total_steps=100, every=1, drop_fraction=0.3, grow_from=grow_from)
         optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, method)
         gradient = torch.tensor([[0.0, 0, 1.2, 0], [0, 0, 0, 1.0]])  # corrected: 0.849 and 1.225
         model.weight.grad = gradient.clone()

@@ -67,9 +67,7 @@ class ImageNetPipeline:
 
     def _load(self, images: "_Keyed", order: list[int], batch_size: int) -> Iterator[Batch]:
         pinned = self._device.type == "cuda"
-        loader = DataLoader(
-            images, batch_size, sampler=order, num_workers=os.cpu_count() or 0, pin_memory=pinned
-        )
+        loader = DataLoader(images, batch_size, sampler=order, num_workers=_workers(), pin_memory=pinned)
         for pixels, labels in loader:
             yield pixels.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
 
@@ -88,6 +86,11 @@ class _Keyed(TorchDataset[tuple[Tensor, int]]):
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
             torch.random.set_rng_state(generator(self.seed, "augment", self.epoch, index).get_state())
             return self.transform(image), label
+
+
+def _workers() -> int:
+    """Processes that decode for this rank: the machine's cores, shared by the ranks on it."""
+    return (os.cpu_count() or 0) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _images(vision: Any, folder: Path) -> Any:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import sparseopt as so
 from sparseopt.__main__ import main
 from sparseopt.kernels.file import read
 from sparseopt.lab.recipes import RECIPES

@@ -1,5 +1,6 @@
 """Fair timing on a machine that is never quite idle: all candidates take turns in one process."""
 
+import argparse
 import os
 import platform
 import statistics
@@ -10,6 +11,22 @@ from pathlib import Path
 import torch
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def options(description: str | None, **more: tuple[type, object]) -> argparse.Namespace:
+    """What all benchmarks can be told, and what this one can be told besides: name = (type, default)."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--sparsity", type=float, nargs="+", default=[0.9, 0.95, 0.97])
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu: on a busy machine, with one thread"
+    )
+    for name, (kind, default) in more.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    print(machine(given.clock))
+    return given
 
 
 def interleaved(

@@ -27,6 +27,9 @@ TARGETS = {
     "avx2": ("-march=x86-64-v3",),
     "portable": (),
 }
+# Memory errors and undefined behaviour end the process; for tests, with libasan loaded first.
+SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+TARGETS |= {f"{name}-sanitized": (*flags, *SANITIZERS) for name, flags in TARGETS.items()}
 CAPABILITIES = {"AVX512": "avx512", "AVX2": "avx2"}
 FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-w")
 

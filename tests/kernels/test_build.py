@@ -60,7 +60,7 @@ def test_avx2_can_be_forced() -> None:
 
 def test_an_unknown_target_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARSEOPT_KERNELS", "sse9")
-    with pytest.raises(build.BuildError, match="must be one of avx512, avx2, portable, got 'sse9'"):
+    with pytest.raises(build.BuildError, match="must be one of avx512, avx2, portable, .*got 'sse9'"):
         build.target()
 
 

@@ -3,7 +3,7 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from sparseopt.lab.figures import COLORS, INK, panels, style
 from sparseopt.lab.runs import Run, labels
@@ -34,7 +34,7 @@ def draw_curves(runs: list[Run]) -> Figure:
                 if metrics[0] in OF_ANY_NETWORK or run.config.method != "dense":
                     _draw(axis, run, metrics, COLORS[series % len(COLORS)])
             if metrics[0] in SHARES:
-                axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+                axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
         _flat_if_constant(axes[-1], [run.last["sparsity"] for run in runs if run.config.method != "dense"])
         _legend(figure, runs)
     return figure

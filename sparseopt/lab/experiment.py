@@ -38,6 +38,12 @@ class Experiment:
     """The network as training calls it: with several ranks, in the wrapper that averages their gradients."""
     ranks: Ranks = ALONE
 
+    def scores(self, network: nn.Module, images: Tensor) -> Tensor:
+        """What the network says of the images, computed in the precision of the configuration, told in float32."""
+        reduced = self.config.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=reduced):
+            return network(images).float()
+
     @property
     def factors(self) -> dict[str, Tensor]:
         """The skew correction in force: one factor a neuron, by layer; empty where there is none."""
@@ -77,6 +83,8 @@ def build(
     total_steps = config.epochs * data.steps_per_epoch
     try:
         model = build_model(config, data.shape, data.classes).to(device)
+        if config.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         topology = build_topology(config, model)
         optimizer = build_optimizer(config, model, topology, total_steps)
     except ValueError as error:  # the library's, which name the option and the remedy

@@ -88,7 +88,7 @@ def evaluate(experiment: Experiment) -> tuple[float, float]:
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=experiment.device)
     for x, y in experiment.data.test_batches():
-        scores = model(x)
+        scores = experiment.scores(model, x)
         sums[0] += cross_entropy(scores, y, reduction="sum")
         sums[1] += (scores.argmax(1) == y).sum()
         sums[2] += len(y)

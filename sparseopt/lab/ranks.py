@@ -7,6 +7,7 @@ Alone, everything here does nothing.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,4 +82,7 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:
+        # Gloo's threads need the interpreter's lock to let go of the last tensors, and whoever takes the group down holds
+        # that lock while it waits for them (a deadlock in torch). Asleep, this thread leaves them the lock.
+        time.sleep(0.2)
         dist.destroy_process_group()

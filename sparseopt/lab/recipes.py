@@ -8,6 +8,7 @@ experiment anywhere.
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,21 +17,23 @@ from sparseopt.lab.controls import CorrectionName
 from sparseopt.lab.data import DataName
 from sparseopt.lab.models import Shortcut
 
-SPARSE_ONLY = (
-    *(
-        "sparsity",
-        "distribution",
-        "fan_in",
-        "correction",
-        "drop_fraction",
-        "every",
-        "until",
-        "grow_from",
-        "clip",
-    ),
-)
 ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50"]
 MethodName = Literal["dense", "static", "set", "rigl"]
+
+SPARSE_ONLY = {"sparsity", "distribution", "fan_in", "correction", "grow_from", "clip"}
+SPARSE_ONLY |= {"drop_fraction", "every", "until"}
+"""The settings of masks."""
+
+RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("epochs batch_size lr_batch every", lambda value: value >= 1, "at least 1"),
+    ("weight_decay warmup_epochs warmup_lr final_lr", lambda value: value >= 0, "at least 0"),
+    ("ham_alpha ham_beta", lambda value: value >= 0, "at least 0"),
+    ("lr width max_grad_norm", lambda value: value > 0, "greater than 0"),
+    ("drop_fraction until", lambda value: 0 <= value <= 1, "between 0 and 1"),
+    ("momentum sparsity", lambda value: 0 <= value < 1, "at least 0 and less than 1"),
+    ("hidden", lambda value: bool(value) and min(value) >= 1, "one or more widths of at least 1"),
+)
+"""Settings, what must hold of them (where they are not None), and that in words."""
 
 
 @dataclass(frozen=True)
@@ -93,39 +96,22 @@ class Config:
     """Hidden layers of the MLP."""
     shortcut: Shortcut = "projection"
     """Where a CIFAR ResNet changes its shape: 1x1 convolution, or zeros (no parameters)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the products in forward and backward; weights, gradients and masks are in float32 with either."""
+    channels_last: bool = False
+    """Lay convolutions out with their channels last, which GPUs want with bfloat16."""
     augment: bool | None = None
     """Random crops and flips; None: where the data set allows it."""
     seed: int = 0
     """Decides initial weights, masks, order of the images and augmentation."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "every"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        _require(
-            self.lr_batch is None or self.lr_batch >= 1, "lr_batch", self.lr_batch, "at least 1, or None"
-        )
-        for name in ("weight_decay", "warmup_epochs", "warmup_lr", "final_lr", "ham_alpha", "ham_beta"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
-        for name in ("drop_fraction", "until"):
-            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "between 0 and 1")
-        _require(self.lr > 0, "lr", self.lr, "greater than 0")
-        _require(self.width > 0, "width", self.width, "greater than 0")
-        _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and less than 1")
-        _require(0 <= self.sparsity < 1, "sparsity", self.sparsity, "at least 0 and less than 1")
-        _require(
-            self.max_grad_norm is None or self.max_grad_norm > 0,
-            *("max_grad_norm", self.max_grad_norm, "greater than 0, or None"),
-        )
-        _require(
-            bool(self.hidden) and min(self.hidden) >= 1,
-            "hidden",
-            self.hidden,
-            "one or more widths of at least 1",
-        )
-        _require(
-            self.warmup_epochs <= self.epochs,
-            *("warmup_epochs", self.warmup_epochs, f"at most --epochs, which is {self.epochs}"),
-        )
+        for names, holds, expected in RANGES:
+            for name in names.split():
+                value = getattr(self, name)
+                _require(value is None or holds(value), name, value, expected)
+        limit = f"at most --epochs, which is {self.epochs}"
+        _require(self.warmup_epochs <= self.epochs, "warmup_epochs", self.warmup_epochs, limit)
 
     def applies(self, name: str) -> bool:
         """Does this setting have a say in the run? Those of the masks have none in a dense one."""
@@ -163,20 +149,6 @@ def _require(holds: bool, name: str, value: object, expected: str) -> None:
         raise UserError(f"--{name.replace('_', '-')} must be {expected}, got {value}")
 
 
-_DIGITS = Config(
-    "digits",
-    "mlp",
-    epochs=20,
-    batch_size=128,
-    lr=0.1,
-    weight_decay=5e-4,
-    warmup_epochs=1.0,
-    warmup_lr=0.0,
-    final_lr=1e-6,
-    sparsity=0.95,
-    every=25,  # an epoch has 31 steps
-)
-
 _CIFAR100 = Config(
     "cifar100",
     "resnet20",
@@ -189,19 +161,29 @@ _CIFAR100 = Config(
     final_lr=1e-6,
 )
 
+_DIGITS = dataclasses.replace(
+    _CIFAR100,
+    data="digits",
+    model="mlp",
+    epochs=20,
+    batch_size=128,
+    warmup_epochs=1.0,
+    sparsity=0.95,
+    every=25,  # an epoch has 31 steps
+)
+
 RECIPES: dict[str, Config] = {
     "digits-mlp": _DIGITS,
     "mnist-mlp": dataclasses.replace(_DIGITS, data="mnist", epochs=10, every=100),
     "cifar100-resnet20": _CIFAR100,
-    "imagenet-resnet50": Config(
-        "imagenet",
-        "resnet50",
+    "imagenet-resnet50": dataclasses.replace(
+        _CIFAR100,
+        data="imagenet",
+        model="resnet50",
         epochs=90,
         batch_size=128,
-        lr=0.1,
         lr_batch=256,
         weight_decay=1e-4,
-        warmup_epochs=5.0,
         warmup_lr=1e-5,
         final_lr=1e-5,
     ),

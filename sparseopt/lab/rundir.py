@@ -84,7 +84,12 @@ class RunDir:
         if not self.metrics_file.exists():
             return []
         lines = self.metrics_file.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        try:
+            return [json.loads(line) for line in lines if line.endswith("\n")]
+        except ValueError as error:
+            raise UserError(
+                f"{self.metrics_file} is damaged ({error}); going on with the run repairs it"
+            ) from error
 
     def summary(self) -> dict[str, Any] | None:
         """The result, if the run is complete."""

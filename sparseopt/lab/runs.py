@@ -1,5 +1,6 @@
 """What runs there are in a folder, and how far each of them is."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,8 @@ from sparseopt.lab.configfile import read_config
 from sparseopt.lab.metrics import Row
 from sparseopt.lab.recipes import Config
 from sparseopt.lab.rundir import RunDir
+
+log = logging.getLogger(__name__)
 
 State = Literal["finished", "running", "diverged", "stopped"]
 
@@ -37,10 +40,16 @@ class Run:
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """All runs in a folder and the folders below it, by name."""
+    """All runs in a folder and the folders below it, by name. What cannot be read is reported and left out."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; name the one that holds the runs")
-    return [Run.read(file.parent) for file in sorted(folder.rglob("config.json"))]
+    found = []
+    for file in sorted(folder.rglob("config.json")):
+        try:
+            found.append(Run.read(file.parent))
+        except UserError as error:  # a damaged run, or the config.json of something else
+            log.warning("left out: %s", error)
+    return found
 
 
 def labels(runs: list[Run]) -> list[str]:

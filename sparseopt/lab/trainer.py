@@ -137,7 +137,7 @@ class Trainer:
         for group in experiment.optimizer.param_groups:
             group["lr"] = experiment.schedule(self.step)
         experiment.optimizer.zero_grad()
-        scores = experiment.forward(x)
+        scores = experiment.scores(experiment.forward, x)
         loss = cross_entropy(scores, y)
         loss.backward()
         correct = (scores.detach().argmax(1) == y).sum()

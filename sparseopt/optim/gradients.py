@@ -6,7 +6,8 @@ decides what it does:
 - "active": over what is about to move the weights, after masking and correction.
 - "paper": over the dense gradients scaled by D, before masking; 1 / sqrt(1 - s_avg) multiplies after the clip. At 97%
   sparsity the dense norm is about five times that of the active entries, so the clip acts harder and the late factor gives
-  back what it took: this, and not "active", reproduces the paper's renormalised tables.
+  back what it took: this, and not "active", reproduces the paper's renormalised tables. D and the late factor being
+  applied apart, equal fan-in gives the base optimizer up to rounding, not to the bit.
 
 All of it is elementwise on the device, on each rank's part of the tensors; nothing is read back.
 """

@@ -52,6 +52,8 @@ KEY = "sparseopt"  # where in the state dict our own part lies
 class SparseOpt(OptimizerWrapper):
     """A `torch.optim.Optimizer` that trains a sparse network with any base optimizer.
 
+    As clipping does, a step changes the gradients in place: call `zero_grad` before the next backward pass.
+
     Args:
         base: the optimizer that moves the weights; it must hold all parameters of the topology.
         topology: what `sparsify` returned.
@@ -125,7 +127,7 @@ class SparseOpt(OptimizerWrapper):
     @_disable_dynamo  # the compiler loses what step changes in an optimizer's attributes; a compiled base stays compiled
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """One step: of the connections where the method is due, of the weights otherwise. Returns the closure's loss."""
-        if self._version != self.topology.version:
+        if self._version != self.topology.version or self._has_moved():
             self._settle()
         self.steps += 1
         loss = None
@@ -208,6 +210,10 @@ class SparseOpt(OptimizerWrapper):
         ]
         self._version = topology.version
         topology.dense_grad_needed = self._dense_grad_needed()
+
+    def _has_moved(self) -> bool:
+        """Has the model gone to another device since?"""
+        return any(each.mask.device != each.parameter.device for each in self._sparse)
 
     def _dense_grad_needed(self) -> bool:
         """Must the next backward pass deliver the gradient of inactive weights, too?"""

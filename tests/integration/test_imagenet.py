@@ -150,7 +150,7 @@ def start(folder: Path, out: Path) -> subprocess.Popen[str]:
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
     command += ["-m", "sparseopt", "train", "imagenet-resnet50", "--data-dir", str(folder), "--out", str(out)]
     command += ["--batch-size", str(BATCH), "--epochs", "2", "--warmup-epochs", "1", "--every", "2"]
-    command += ["--width", "0.125", "--device", "cpu", "--checkpoint-seconds", "0"]
+    command += ["--width", "0.125", "--channels-last", "--device", "cpu", "--checkpoint-seconds", "0"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return subprocess.Popen(
         command,

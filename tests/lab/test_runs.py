@@ -49,6 +49,19 @@ def test_runs_are_found_with_their_state(folder: Path) -> None:
         assert Run.read(folder / "stopped").state == "running"
 
 
+def test_what_is_no_run_is_left_out_and_named(
+    small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(small(epochs=1), tmp_path / "good")
+    train(small(epochs=1), tmp_path / "damaged")
+    (tmp_path / "damaged" / "metrics.jsonl").write_text("{\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"architectures": []}')
+    assert [run.path.name for run in find_runs(tmp_path)] == ["good"]
+    assert "damaged/metrics.jsonl is damaged" in caplog.text
+    assert "other/config.json holds no configuration" in caplog.text
+
+
 def test_the_table_lists_every_run_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runs_command.main([str(folder)]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -23,6 +23,15 @@ def quietly(sequence: Sequence[Item], description: str) -> Iterable[Item]:
     return sequence
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, for sentences made from results.
+
+    >>> counted(1, "seed"), counted(5, "seed")
+    ('1 seed', '5 seeds')
+    """
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 @dataclass(frozen=True)
 class Table:
     """The key numbers of a measurement, and the sentences they support."""

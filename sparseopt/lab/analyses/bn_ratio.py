@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from sparseopt.analysis.batch_norm import amplification
 from sparseopt.analysis.gradient_ratio import gradient_ratio
 from sparseopt.analysis.twins import TwoLayers, gradients, initialise, sparse_twin
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted
 from sparseopt.lab.analyses.inputs import Inputs, Source, batches
 from sparseopt.lab.figures import COLORS, MARKERS, THEORY, panels, style
 from sparseopt.topology import generator
@@ -188,7 +188,7 @@ def _notes(result: Result) -> list[str]:
     average, worst = deviation(result, "batch")
     lowest = float(centre_and_spread(result["curves"]["none"]["weight"])[0].min())
     return [
-        f"Inputs: {result['inputs']}; mean ± standard deviation over {seeds} seeds.",
+        f"Inputs: {result['inputs']}; mean ± standard deviation over {counted(seeds, 'seed')}.",
         f"With BatchNorm the mean over seeds is {average:+.1%} from theory on average, {worst:+.1%} at worst.",
         f"Without BatchNorm the mean goes down to {lowest:.2f}. It would be 1 if the first layer acted on the loss linearly, "
         "but masking it changes the logits, and through the softmax the size of the error that flows back; with independent "

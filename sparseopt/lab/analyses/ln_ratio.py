@@ -17,7 +17,7 @@ from torch import Tensor
 from sparseopt.analysis.batch_norm import amplification
 from sparseopt.analysis.fan_in_law import neuron_scale, power_law
 from sparseopt.analysis.twins import GROUPS, gradients, sparse_twin
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted
 from sparseopt.lab.analyses.bn_ratio import TwinSettings, centre_and_spread, deviation, measure_norms, twin
 from sparseopt.lab.analyses.inputs import Inputs, batches
 from sparseopt.lab.figures import COLORS, MARKERS, THEORY, panels, style
@@ -161,7 +161,7 @@ def table(result: Result) -> Table:
         ("norm", "from 1/sqrt(1-s), mean / worst", "slope over neurons", "slope after the correction"),
         rows,
         [
-            f"Inputs: {result['inputs']}; {len(result['heterogeneous']['slope']['batch'])} seeds.",
+            f"Inputs: {result['inputs']}; {counted(len(result['heterogeneous']['slope']['batch']), 'seed')}.",
             "Under BatchNorm each neuron has its own divisor: slope -0.5, which the correction removes. LayerNorm and RMSNorm "
             "divide all neurons of a layer by one number: there is no slope, and the per-neuron correction would create one of "
             "about +0.5. GroupNorm lies between: one step a group.",

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from sparseopt.lab.analyses.analysis import Table
+from sparseopt.lab.analyses.analysis import Table, counted
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import Outcome
 from sparseopt.lab.demo.plan import METHODS, SPARSITIES, Settings
@@ -23,10 +23,10 @@ def results_act(outcomes: Outcomes, settings: Settings) -> Act:
         title="What you get",
         figure=_draw(outcomes),
         caption=(
-            f"Test accuracy of a 784-{'-'.join(map(str, settings.hidden))}-10 network after {settings.epochs} epochs on 4,000 "
-            "digits, with the skew correction, gradients renormalised to norm 1; mean and standard deviation over "
-            f"{settings.table_seeds} seeds. Bytes: the active weights in single precision, and for sparse layers one bit a weight "
-            "for the mask. Seconds: one training in one thread."
+            f"Test accuracy of a 784-{'-'.join(map(str, settings.hidden))}-10 network after {counted(settings.epochs, 'epoch')} "
+            "on 4,000 digits, with the skew correction, gradients renormalised to norm 1; mean and standard deviation over "
+            f"{counted(settings.table_seeds, 'seed')}. Bytes: the active weights in single precision, for sparse layers also one "
+            "bit a weight for the mask. Seconds: one training in one thread."
         ),
         sentences=_sentences(outcomes),
         table=_table(outcomes),

@@ -31,7 +31,7 @@ def skew_act(ratio: Result, law: Result) -> Act:
 
 def _draw(ratio: Result, law: Result) -> Figure:
     with style():
-        figure, (left, middle, right) = panels(3, width=3.7, height=3.1)
+        figure, (left, middle, right) = panels(3, width=3.3, height=3.0)
         draw_ratio(left, ratio, "weight")
         left.set(title="BatchNorm amplifies sparse layers", ylabel="gradient ratio, sparse / dense")
         left.legend(loc="upper left")

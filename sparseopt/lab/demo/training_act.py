@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sparseopt.lab.analyses.analysis import Table
+from sparseopt.lab.analyses.analysis import Table, counted
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import Outcome
 from sparseopt.lab.demo.paired import Comparison, compare, compare_relative
@@ -34,10 +34,11 @@ def training_act(outcomes: Outcomes, settings: Settings) -> Act:
         title="Training",
         figure=_draw(outcomes, comparisons),
         caption=(
-            f"SET at 95% sparsity, {settings.seeds} seeds, {settings.epochs} epochs; runs of one seed share initial weights, "
-            "masks and batches. Top: training loss, mean and standard deviation over seeds. Bottom: mean training loss over all "
-            "steps relative to the baseline of the same seed; points are seeds, bars the mean with its 95% confidence interval "
-            "(Student's t). Shuffled is the control: the same factors, dealt to the wrong neurons of the layer."
+            f"SET at 95% sparsity, {counted(settings.seeds, 'seed')}, {counted(settings.epochs, 'epoch')}; runs of one seed "
+            "share initial weights, masks and batches. Top: training loss, mean and standard deviation over seeds. Bottom: mean "
+            "training loss over all steps relative to the baseline of the same seed; points are seeds, bars the mean with its "
+            "95% confidence interval (Student's t). Shuffled is the control: the same factors, dealt to the wrong neurons of "
+            "the layer."
         ),
         sentences=_sentences(outcomes, comparisons),
         table=_table(outcomes, comparisons),
@@ -141,7 +142,10 @@ def _verdict(comparison: Comparison) -> str:
     word, count = (
         ("lower", comparison.negative) if comparison.mean < 0 else ("higher", n - comparison.negative)
     )
-    return f"the mean training loss is {abs(comparison.mean):.1%} {word} than the baseline's ({interval}; {word} in {count} of {n} seeds)."
+    size = f"{abs(comparison.mean):.1%} {word}"
+    return (
+        f"the mean training loss is {size} than the baseline's ({interval}; {word} in {count} of {n} seeds)."
+    )
 
 
 def _table(outcomes: Outcomes, comparisons: Mapping[tuple[str, str], Comparison]) -> Table:

@@ -10,12 +10,13 @@ from torch.fx import GraphModule
 
 from sparseopt.kernels import pattern
 from sparseopt.kernels.accelerated import BREAK_EVEN, find_pieces, sparsity, trace
+from sparseopt.kernels.buffers import Shape
 from sparseopt.kernels.build import operators
 from sparseopt.kernels.convolution import axes
 from sparseopt.kernels.graph import Activation, Conv, Region
 from sparseopt.kernels.linear import Chain, SparseChain
 from sparseopt.kernels.rewrite import Piece, rewrite
-from sparseopt.kernels.run import Plan
+from sparseopt.kernels.run import Plan, check_sum
 from sparseopt.topology import Topology
 
 ALIGN = 16  # floats: a cache line
@@ -239,7 +240,13 @@ class Program:
         self._patterns.append(pattern.conv_forward(region.masks[conv], (rows.padding, columns.padding), read))
         own_border = region.plan.border[step.makes] if isinstance(step.makes, Activation) else 0
         self._slot[step.makes] = self._take(conv.channels, rows.output, columns.output, own_border)
-        shortcut = -1 if step.shortcut is None else self._slot[step.shortcut]
+        shortcut = -1
+        if step.shortcut is not None:
+            shortcut = self._slot[step.shortcut]
+            _, channels, height, width, border = self._table[shortcut]
+            check_sum(
+                (rows.output, columns.output), Shape(1, height, channels, width, border), step.shortcut_stride
+            )
         return [
             *(source, self._slot[step.makes], shortcut),
             *(rows.stride, step.shortcut_stride, step.shortcut_offset, int(step.relu)),

@@ -107,8 +107,10 @@ class Run:
             return (z, affine, None, 0, None, 1, 0, activation.relu)
         if isinstance(shortcut.source, Conv):
             added, norm = self.z[shortcut.source], self.norms[shortcut.source].affine
+            check_sum((z.shape[1], z.shape[3]), shape_of(added), 1)
             return (z, affine, added, 0, norm, 1, 0, activation.relu)
         added = self._complete(shortcut.source)
+        check_sum((z.shape[1], z.shape[3]), self.shapes[shortcut.source], shortcut.stride)
         border = self.shapes[shortcut.source].border
         return (z, affine, added, border, None, shortcut.stride, shortcut.offset, activation.relu)
 
@@ -303,7 +305,7 @@ class Run:
 
     def _release(self, conv: Conv) -> None:
         z = self.z.pop(conv)
-        self.buffers.give(Shape(z.shape[0], z.shape[1], z.shape[2], z.shape[3]), z)
+        self.buffers.give(shape_of(z), z)
 
     def release(self) -> None:
         """Give back every buffer that is still held."""
@@ -313,6 +315,20 @@ class Run:
             for activation, buffer in held.items():
                 self.buffers.give(shapes[activation], buffer)
             held.clear()
+
+
+def shape_of(z: Tensor) -> Shape:
+    return Shape(z.shape[0], z.shape[1], z.shape[2], z.shape[3])
+
+
+def check_sum(size: tuple[int, int], added: Shape, stride: int) -> None:
+    """A residual sum adds images of one size; torch would spread the smaller one."""
+    other = (-(-added.height // stride), -(-added.width // stride))
+    if size != other:
+        raise ValueError(
+            f"a residual sum of images of size {size} and {other}: the kernels add equal sizes only; "
+            "use the model without accelerate"
+        )
 
 
 NOWHERE = (None, 0, False, None, 0, 0, False, None)

@@ -164,3 +164,23 @@ def test_hooks_are_called() -> None:
     so.accelerate(model, so.sparsify(model, 0.7))
     model(torch.randn(5, 3, 16, 16))
     assert seen == [1]
+
+
+def test_sums_that_torch_would_broadcast_are_refused() -> None:
+    class Spread(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 6), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.a(x))
+            return self.c(torch.relu(self.b(x) + x))
+
+    model = Spread()
+    topology = so.sparsify(model, 0.5, distribution="uniform")
+    assert model(torch.randn(5, 3, 6, 6)).shape == (5, 4, 6, 6)
+    engine = so.compile_inference(model, topology)
+    so.accelerate(model, topology)
+    for network in (model, engine):
+        with pytest.raises(ValueError, match=r"size \(1, 1\) and \(6, 6\)"):
+            network(torch.randn(5, 3, 6, 6))

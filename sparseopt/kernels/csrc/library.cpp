@@ -29,7 +29,7 @@ Activation activation(const OptionalTensor& z, const OptionalTensor& norm, const
 }
 
 
-// x: the input's rows, complete (no z), to be kept (z) or, with an empty block axis, to be made in scratch.
+// x: the input's rows, complete if there is no z to make them from. Without `keep` it only gives their shape.
 void conv_forward_op(const Tensor& x, int64_t border, bool keep, const OptionalTensor& z, const OptionalTensor& norm,
                      const OptionalTensor& shortcut, int64_t shortcut_border, const OptionalTensor& shortcut_norm,
                      int64_t shortcut_stride, int64_t shortcut_offset, bool relu, const Tensor& values, const Tensor& start,

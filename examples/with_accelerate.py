@@ -1,7 +1,7 @@
 """Hugging Face Accelerate: a perceptron that reads digits, trained sparse on whatever devices there are.
 
     python examples/with_accelerate.py
-    accelerate launch --num_processes 2 examples/with_accelerate.py
+    torchrun --nproc-per-node 2 examples/with_accelerate.py
 
 Delete the lines marked `# sparse`, and the script trains the dense network.
 """
@@ -30,13 +30,14 @@ def train(folder: Path, resume_from: Path | None = None) -> tuple[torch.optim.Op
         *(nn.Flatten(), nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU()),
         *(nn.Linear(256, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 10)),
     )
-    batches = DataLoader(training, BATCH, shuffle=True)
-    steps = EPOCHS * len(batches)
+    batches = accelerator.prepare(DataLoader(training, BATCH, shuffle=True))
+    steps = EPOCHS * len(batches)  # of this rank, which are the optimizer's
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     topology = so.sparsify(model, 0.9)  # sparse
     optimizer = so.SparseOpt(optimizer, topology, so.RigL(total_steps=steps, every=20))  # sparse
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps)
-    network, stepper, batches, schedule = accelerator.prepare(model, optimizer, batches, schedule)
+    network, stepper = accelerator.prepare(model, optimizer)
+    accelerator.register_for_checkpointing(schedule)
     done = 0
     if resume_from is not None:
         accelerator.load_state(str(resume_from))

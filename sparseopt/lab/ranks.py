@@ -69,7 +69,8 @@ ALONE = Ranks()
 
 def local_rank() -> int | None:
     """This process's number on its machine, if torchrun started it."""
-    return int(os.environ["LOCAL_RANK"]) if dist.is_torchelastic_launched() else None
+    launched = dist.is_available() and dist.is_torchelastic_launched()
+    return int(os.environ["LOCAL_RANK"]) if launched else None
 
 
 @contextmanager
@@ -78,9 +79,15 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     if local_rank() is None:
         yield ALONE
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    from torch.distributed import PrefixStore, rendezvous  # pyright: ignore[reportPrivateImportUsage]
+
+    store, rank, size = next(rendezvous("env://"))
+    # Ranks that torchrun has restarted may meet in the store of those that died, and must not find their addresses there.
+    attempt = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=attempt, rank=rank, world_size=size)
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        yield Ranks(rank, size)
     finally:
         # Gloo's threads need the interpreter's lock to let go of the last tensors, and whoever takes the group down holds
         # that lock while it waits for them (a deadlock in torch). Asleep, this thread leaves them the lock.

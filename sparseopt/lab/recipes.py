@@ -129,15 +129,19 @@ class Config:
 
     @property
     def run_name(self) -> str:
-        """A name that tells the main settings, and tells apart any two configurations."""
+        """A name that tells the main settings, and tells apart any two configurations that train differently."""
         sparse = [] if self.method == "dense" else [f"{self.sparsity:g}", self.correction]
         parts = [self.recipe, self.method, *sparse, *(["ham"] if self.ham else []), f"seed{self.seed}"]
         named = {"data", "model", "method", "sparsity", "correction", "ham", "seed"}
         usual = RECIPES.get(self.recipe)
-        rest = {name: value for name, value in self.to_json().items() if name not in named}
+        rest = {name: value for name, value in self.in_force().items() if name not in named}
         if usual is None or any(value != usual.to_json()[name] for name, value in rest.items()):
             parts.append(hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:6])
         return "-".join(parts)
+
+    def in_force(self) -> dict[str, Any]:
+        """The settings that have a say in the run: two configurations that agree in them are the same experiment."""
+        return {name: value for name, value in self.to_json().items() if self.applies(name)}
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as JSON has it: lists for tuples."""

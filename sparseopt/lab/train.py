@@ -110,11 +110,11 @@ def _refuse_other_run(run: RunDir, config: Config) -> None:
     """A folder that holds a run goes on with that one, and with no other configuration."""
     if not run.config_file.exists():
         return
-    recorded, asked = read_config(run.config_file).to_json(), config.to_json()
+    there, here = read_config(run.config_file).in_force(), config.in_force()
     differing = [
-        f"{name} is {recorded[name]} there, {asked[name]} here"
-        for name in sorted(asked)
-        if recorded[name] != asked[name]
+        f"{name} is {there[name]} there, {here[name]} here"
+        for name in sorted(there.keys() & here.keys())
+        if there[name] != here[name]
     ]
     if differing:
         named = "; ".join(differing[:3]) + ("; ..." if len(differing) > 3 else "")

@@ -132,6 +132,12 @@ def test_errors_are_one_line_with_the_remedy(
     assert "config.json" in complaint("skew", str(tmp_path / "nowhere"))
     assert "sparseopt train" in complaint("itop", str(runs / "dense"))
     assert "--batch-size" in complaint("bn-ratio", "--batch-size", "100000")
+    assert "--sparsities" in complaint("bn-ratio", "--sparsities", "1.0")
+    assert "--mask" in complaint("bn-ratio", "--mask", "chessboard")
+    assert "--hidden" in complaint("ln-ratio", "--hidden", "30")
+    assert "--steps" in complaint("fan-in", "--steps", "-1")
+    assert "--seeds" in complaint("one-neuron", "--seeds", "0")
+    assert "--dimension" in complaint("balance", "--dimension", "2")
 
 
 def test_help_lists_the_analyses(capsys: pytest.CaptureFixture[str]) -> None:

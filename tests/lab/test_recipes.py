@@ -67,6 +67,13 @@ def test_run_names_tell_any_two_configurations_apart() -> None:
     assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
 
 
+def test_settings_of_masks_do_not_tell_dense_runs_apart() -> None:
+    dense = replace(RECIPES["digits-mlp"], method="dense")
+    assert dense.run_name == "digits-mlp-dense-seed0"
+    assert replace(dense, sparsity=0.5, every=7, fan_in="constant").run_name == dense.run_name
+    assert replace(dense, lr=0.2).run_name != dense.run_name
+
+
 def record(path: Path, values: object) -> Path:
     path.write_text(json.dumps({"config": values, "versions": {"torch": "1"}}))
     return path

@@ -198,6 +198,14 @@ def test_a_folder_goes_on_with_its_own_run_only(small: Small, tmp_path: Path) ->
         train(small(epochs=1, lr=0.2), tmp_path / "run")
 
 
+def test_a_dense_run_is_the_same_at_any_sparsity(small: Small, tmp_path: Path) -> None:
+    train(small(epochs=1, method="dense", sparsity=0.9), tmp_path / "run")
+    again = train(small(epochs=1, method="dense", sparsity=0.5), tmp_path / "run")
+    assert again.experiment is None
+    with pytest.raises(UserError, match=r"holds another run \(method is dense there, set here\)"):
+        train(small(epochs=1, method="set"), tmp_path / "run")
+
+
 def test_a_second_process_is_refused(small: Small, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     with run.locked():

@@ -10,6 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
+from sparseopt.lab.cli import UserError
+
 Item = TypeVar("Item")
 Settings = TypeVar("Settings")
 
@@ -21,6 +23,24 @@ Track = Callable[[Sequence[Any], str], Iterable[Any]]
 def quietly(sequence: Sequence[Item], description: str) -> Iterable[Item]:
     """The `Track` that shows nothing."""
     return sequence
+
+
+def require(holds: bool, option: str, value: object, expected: str) -> None:
+    """Refuse a setting that cannot be, by the name it has on the command line.
+
+    >>> require(False, "batch_size", 0, "at least 1")
+    Traceback (most recent call last):
+    sparseopt.lab.cli.UserError: --batch-size must be at least 1, got 0
+    """
+    if not holds:
+        raise UserError(f"--{option.replace('_', '-')} must be {expected}, got {value}")
+
+
+def require_positive(settings: object, *options: str) -> None:
+    """Refuse counts below 1."""
+    for option in options:
+        value = getattr(settings, option)
+        require(value >= 1, option, value, "at least 1")
 
 
 def counted(number: int, noun: str) -> str:

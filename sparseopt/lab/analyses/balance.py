@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from sparseopt.analysis.invariants import invariant, norm_radius
 from sparseopt.analysis.student_teacher import Descent, train
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require
 from sparseopt.lab.analyses.one_neuron import RECORDS, StudentSettings, draw_student, draw_task, relevant_mask
 from sparseopt.lab.figures import COLORS, INK, THEORY, panels, style
 
@@ -32,6 +32,11 @@ class Settings(StudentSettings):
     """Learning rate of the students."""
     extent: float = 2.0
     """Largest |a| drawn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("rate", "extent"):
+            require(getattr(self, option) > 0, option, getattr(self, option), "greater than 0")
 
 
 def measure(settings: Settings, track: Track) -> Result:

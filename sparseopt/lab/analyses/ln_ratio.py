@@ -17,7 +17,7 @@ from torch import Tensor
 from sparseopt.analysis.batch_norm import amplification
 from sparseopt.analysis.fan_in_law import neuron_scale, power_law
 from sparseopt.analysis.twins import GROUPS, gradients, sparse_twin
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted, require
 from sparseopt.lab.analyses.bn_ratio import TwinSettings, centre_and_spread, deviation, measure_norms, twin
 from sparseopt.lab.analyses.inputs import Inputs, batches
 from sparseopt.lab.figures import COLORS, MARKERS, THEORY, panels, style
@@ -38,6 +38,18 @@ class Settings(TwinSettings):
     """Heterogeneous layer: sparsity of its densest neuron. Densities fall evenly in logarithms, neuron by neuron ..."""
     largest_sparsity: float = 0.98
     """... to this sparsity of the last one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.hidden % GROUPS == 0,
+            "hidden",
+            self.hidden,
+            f"a multiple of {GROUPS}, the groups of GroupNorm",
+        )
+        for option in ("least_sparsity", "largest_sparsity"):
+            value = getattr(self, option)
+            require(0 <= value < 1, option, value, "at least 0 and less than 1")
 
 
 def measure(settings: Settings, track: Track) -> Result:

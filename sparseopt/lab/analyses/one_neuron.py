@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sparseopt.analysis.invariants import invariant
 from sparseopt.analysis.student_teacher import Descent, Neurons, Task, Trajectory, make_task, train
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require, require_positive
 from sparseopt.lab.figures import COLORS, panels, style
 from sparseopt.topology import generator
 
@@ -48,6 +48,18 @@ class StudentSettings:
     time: float = 100.0
     """Learning rate times iterations: 1000 iterations at 0.1, 10000 at 0.01."""
 
+    def __post_init__(self) -> None:
+        require_positive(self, "seeds", "relevant")
+        require(self.samples >= 2, "samples", self.samples, "at least 2: BatchNorm needs a variance")
+        require(
+            self.dimension > self.relevant,
+            "dimension",
+            self.dimension,
+            f"more than the {self.relevant} --relevant inputs",
+        )
+        require(self.alpha > 0, "alpha", self.alpha, "greater than 0")
+        require(self.time > 0, "time", self.time, "greater than 0")
+
 
 @dataclass(frozen=True)
 class Settings(StudentSettings):
@@ -59,6 +71,12 @@ class Settings(StudentSettings):
     """Standard deviations of the student's initial weights."""
     shown_scale: float = 10**-0.5
     """The one whose course over time is drawn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option in ("rates", "scales"):
+            values = getattr(self, option)
+            require(bool(values) and min(values) > 0, option, values, "one or more numbers greater than 0")
 
 
 def draw_task(settings: StudentSettings, runs: int) -> Task:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import sparseopt as so
 from sparseopt.analysis.skew import LayerSkew
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require, require_positive
 from sparseopt.lab.checkpoint import decode
 from sparseopt.lab.cli import UserError
 from sparseopt.lab.data import Batch
@@ -43,10 +43,12 @@ class Settings:
     data_dir: Path | None = None
     """Folder with the data set's files; None: $SPARSEOPT_DATA, else the cache."""
 
+    def __post_init__(self) -> None:
+        require_positive(self, "batches")
+        require(0 <= self.drop_fraction <= 1, "drop_fraction", self.drop_fraction, "between 0 and 1")
+
 
 def measure(settings: Settings, track: Track) -> Result:
-    if settings.batches < 1:
-        raise UserError(f"--batches must be at least 1, got {settings.batches}")
     trainer = _restored(settings)
     experiment = trainer.experiment
     if experiment.topology is None:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from sparseopt.analysis.student_teacher import Descent, Trajectory, train
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
+from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require
 from sparseopt.lab.analyses.one_neuron import (
     CONVERGED,
     RECORDS,
@@ -44,6 +44,12 @@ class Settings(StudentSettings):
     """Learning rate."""
     scales: tuple[float, ...] = (10**-0.5, 1.0)
     """Standard deviations of the students' initial weights; the course of the first is drawn."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.rate > 0, "rate", self.rate, "greater than 0")
+        positive = bool(self.scales) and min(self.scales) > 0
+        require(positive, "scales", self.scales, "one or more numbers greater than 0")
 
 
 def measure(settings: Settings, track: Track) -> Result:

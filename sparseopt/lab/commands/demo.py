@@ -15,7 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from sparseopt.lab.cli import UserError, run
+from sparseopt.lab.cli import run
 from sparseopt.lab.commands.analyse import WIDE, show
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import AnalysisJob, Outcome
@@ -45,7 +45,6 @@ def main(argv: list[str]) -> int:
 
 def demo(settings: Settings) -> None:
     """The story in three acts, on data that needs no download: the skew, training, and what you get."""
-    _check(settings)
     console = Console()
     if not console.is_terminal:
         console.width = WIDE
@@ -58,13 +57,6 @@ def demo(settings: Settings) -> None:
     page = settings.out / "index.html"
     write_page(acts, page, seconds=time.monotonic() - started, workers=settings.workers)
     print(page.resolve())
-
-
-def _check(settings: Settings) -> None:
-    for option in ("seeds", "table_seeds", "epochs", "batches", "workers"):
-        if getattr(settings, option) < 1:
-            value = getattr(settings, option)
-            raise UserError(f"--{option.replace('_', '-')} must be at least 1, got {value}")
 
 
 def _compute(jobs: Plan, workers: int, console: Console) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparseopt.lab.analyses.analysis import require_positive
 from sparseopt.lab.analyses.bn_ratio import TwinSettings
 from sparseopt.lab.analyses.fan_in import Settings as FanInSettings
 from sparseopt.lab.controls import CorrectionName
@@ -38,6 +39,9 @@ class Settings:
     """Batches that act 1 measures gradients on."""
     workers: int = min(2, os.cpu_count() or 1)
     """Processes, one thread each."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "seeds", "table_seeds", "epochs", "batches", "workers")
 
     @property
     def config(self) -> Config:

@@ -7,8 +7,9 @@ a buffer that comes back keeps its border, because kernels write inside it only.
 from collections import defaultdict
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from sparseopt.kernels.memory import floats, zeros
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,7 @@ class Buffers:
         free = self._free[shape]
         if free:
             return free.pop()
-        make = torch.zeros if shape.border else torch.empty
-        return make(shape.sizes(self.lanes))
+        return (zeros if shape.border else floats)(*shape.sizes(self.lanes))
 
     def give(self, shape: Shape, buffer: Tensor) -> None:
         self._free[shape].append(buffer)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sparseopt.kernels import pattern
 from sparseopt.kernels.graph import Conv
+from sparseopt.kernels.memory import doubles, floats, zeros
 from sparseopt.kernels.pattern import Pattern
 
 
@@ -92,12 +93,12 @@ class Norm:
 
     def __init__(self, conv: Conv, ops: Any, count: int) -> None:
         self.conv, self.module, self.ops, self.count = conv, conv.norm, ops, count
-        self.shift = torch.zeros(conv.channels)
-        self.affine = torch.empty(3, conv.channels)
-        self.moments = torch.empty(2, conv.channels, dtype=torch.double)
+        self.shift = zeros(conv.channels)
+        self.affine = floats(3, conv.channels)
+        self.moments = doubles(2, conv.channels)
         module = self.module
         self.uses_batch = module is not None and (module.training or module.running_mean is None)
-        self.sums = torch.empty(2, conv.channels, dtype=torch.double) if self.uses_batch else None
+        self.sums = doubles(2, conv.channels) if self.uses_batch else None
 
     def prepare(self) -> None:
         """Fill `affine`; with batch statistics, after the convolution has gathered its sums."""
@@ -156,12 +157,12 @@ class Norm:
 
     def backward(self, sums: Tensor) -> tuple[Tensor, dict[Tensor, Tensor]]:
         """From the sums of g and g * z: the coefficients of dz = a g + b (z - mean) + c, and the gradients of the parameters."""
-        coefficients = torch.zeros(4, self.conv.channels)
+        coefficients = zeros(4, self.conv.channels)
         bias, module = self.conv.module.bias, self.module
         if module is None:
             coefficients[0] = 1
             return coefficients, {} if bias is None else {bias: sums[0].float()}
-        gradients = torch.empty(2, self.conv.channels)
+        gradients = floats(2, self.conv.channels)
         self.ops.batch_norm_backward(sums, self.count, self.moments, module.weight, coefficients, gradients)
         found: dict[Tensor, Tensor] = {}
         if module.weight is not None:

@@ -15,6 +15,7 @@ from sparseopt.kernels.build import operators
 from sparseopt.kernels.convolution import axes
 from sparseopt.kernels.graph import Activation, Conv, Region
 from sparseopt.kernels.linear import Chain, SparseChain
+from sparseopt.kernels.memory import floats, integers, zeros
 from sparseopt.kernels.rewrite import Piece, rewrite
 from sparseopt.kernels.run import Plan, check_sum
 from sparseopt.topology import Topology
@@ -110,7 +111,7 @@ def order_steps(region: Region) -> list[Step]:
 def fold(conv: Conv) -> tuple[Tensor, Tensor]:
     """Weight and bias of the convolution with its batch norm inside."""
     module, norm = conv.module, conv.norm
-    bias = torch.zeros(conv.channels, dtype=torch.double) if module.bias is None else module.bias.double()
+    bias = zeros(conv.channels).double() if module.bias is None else module.bias.double()
     if norm is None:
         return module.weight, bias.float()
     if norm.running_mean is None or norm.running_var is None:
@@ -153,7 +154,7 @@ class FrozenRegion(nn.Module):
         samples = len(images[0])
         one_sample = samples < self.lanes // 2
         program = self.program([image.shape[2:] for image in images], 1 if one_sample else self.lanes)
-        outputs = [torch.empty(samples, *shape) for shape in program.output_shapes]
+        outputs = [floats(samples, *shape) for shape in program.output_shapes]
         self.infer(
             [image.float().contiguous() for image in images],
             *program.constants,
@@ -204,19 +205,19 @@ class Program:
         ]
         # Arguments of the kernel that stay the same, in its order: before the arenas, and after them.
         self.constants = (
-            torch.tensor([self._slot[each] for each in inputs]),
-            torch.tensor(self._table),
-            torch.tensor(layers),
+            integers([self._slot[each] for each in inputs]),
+            integers(self._table),
+            integers(layers),
             [each.start for each in self._patterns],
             [each.offset for each in self._patterns],
             region.values,
             region.biases,
         )
         self.ends = (
-            torch.tensor(written),
-            torch.tensor([output.pooled for output in outputs], dtype=torch.long),
+            integers(written),
+            integers([output.pooled for output in outputs]),
         )
-        self._arenas = torch.zeros(0, 0)
+        self._arenas = zeros(0, 0)
 
     @staticmethod
     def _uses(region: FrozenRegion) -> dict[Activation | Conv, int]:
@@ -269,5 +270,5 @@ class Program:
         """Memory for every thread."""
         threads = torch.get_num_threads()
         if len(self._arenas) < threads:
-            self._arenas = torch.zeros(threads, self._floats + SLACK)
+            self._arenas = zeros(threads, self._floats + SLACK)
         return self._arenas

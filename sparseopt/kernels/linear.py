@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from sparseopt.kernels import pattern
 from sparseopt.kernels.build import operators
 from sparseopt.kernels.match_convs import RELU
+from sparseopt.kernels.memory import floats
 from sparseopt.kernels.packed import gather, scatter
 from sparseopt.kernels.pattern import Pattern
 from sparseopt.kernels.rewrite import Piece, has_hooks
@@ -126,7 +127,7 @@ class ChainRun:
         for layer, lists, packed in zip(self.chain, self.lists, self.packed, strict=True):
             bias = None if layer.module.bias is None else layer.module.bias.detach()
             use, source = lists.forward, self.values[-1]
-            y = torch.empty(layer.module.out_features, source.shape[1])
+            y = floats(layer.module.out_features, source.shape[1])
             self.ops.linear_forward(source, bias, packed, use.start, use.offset, layer.relu, y)
             self.values.append(y)
         return self.values[-1][:, : len(x)].t().contiguous()
@@ -157,7 +158,7 @@ class ChainRun:
 
     def _transposed(self, x: Tensor) -> Tensor:
         lanes = self.ops.lanes()
-        out = torch.empty(x.shape[1], -(-len(x) // lanes) * lanes)
+        out = floats(x.shape[1], -(-len(x) // lanes) * lanes)
         out[:, len(x) :] = 0
         out[:, : len(x)] = x.detach().t()
         return out

@@ -41,7 +41,7 @@ def geometry(channels: int, width: int, border: int, lanes: int) -> Geometry:
 def lists(group: Tensor, groups: int, offset: Tensor) -> Pattern:
     """Sort weights by group, keeping their order within a group."""
     order = torch.argsort(group, stable=True)
-    start = torch.zeros(groups + 1, dtype=torch.int32)
+    start = torch.zeros(groups + 1, dtype=torch.int32, device="cpu")
     start[1:] = torch.bincount(group, minlength=groups).cumsum(0)
     return Pattern(start, offset[order].int().contiguous(), order.int())
 

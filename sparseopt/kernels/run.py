@@ -14,6 +14,7 @@ from torch import Tensor
 from sparseopt.kernels.buffers import Buffers, Shape
 from sparseopt.kernels.convolution import Lists, Norm, axes
 from sparseopt.kernels.graph import Activation, Conv, Region, Shortcut
+from sparseopt.kernels.memory import doubles, floats, zeros
 from sparseopt.kernels.packed import gather, scatter
 
 ListsOf = Callable[[Conv, int, int, int], Lists]
@@ -129,7 +130,7 @@ class Run:
         source = (None, None, None, 0, None, 1, 0, False) if ready else self._source(activation)
         if keep and not ready:
             self.x[activation] = self.buffers.take(shape)
-        x = self.x[activation] if keep else torch.empty(Shape(0, *_sizes(shape)).sizes(self.buffers.lanes))
+        x = self.x[activation] if keep else floats(*Shape(0, *_sizes(shape)).sizes(self.buffers.lanes))
         rows, columns = axes(conv.module, shape.height, shape.width)
         out = Shape(shape.blocks, rows.output, conv.channels, columns.output)
         self.z[conv] = self.buffers.take(out)
@@ -147,10 +148,10 @@ class Run:
     def _leave(self, activation: Activation, pooled: bool) -> Tensor:
         x, shape = self._complete(activation), self.shapes[activation]
         if pooled:
-            out = torch.empty(self.samples, shape.channels)
+            out = floats(self.samples, shape.channels)
             self.ops.pool_forward(x, shape.border, out)
         else:
-            out = torch.empty(self.samples, shape.channels, shape.height, shape.width)
+            out = floats(self.samples, shape.channels, shape.height, shape.width)
             self.ops.unpack(x, shape.border, out)
         return out
 
@@ -196,7 +197,7 @@ class Run:
         g, filled = self._gradient(activation)
         if not filled:
             g.zero_()
-        self.sums[activation] = torch.empty(2, activation.channels, dtype=torch.double)
+        self.sums[activation] = doubles(2, activation.channels)
         assert activation.main is not None
         x, border = (self.x[activation], self.shapes[activation].border) if activation.relu else (None, 0)
         self.ops.finish_gradient(
@@ -280,7 +281,7 @@ class Run:
             to, accumulate = self._gradient(activation)
         z = None if activation.main is None else self.z[activation.main]
         if z is not None:
-            self.sums[activation] = torch.empty(2, activation.channels, dtype=torch.double)
+            self.sums[activation] = doubles(2, activation.channels)
         return (to, self.g_shapes[activation].border, accumulate, *shortcut, activation.relu, z)
 
     def _last_share(self, activation: Activation) -> bool:
@@ -298,7 +299,7 @@ class Run:
         if activation not in self._summed:
             self._add_shortcuts(activation)
         g, filled = self._gradient(activation)
-        image = torch.zeros(self.samples, shape.channels, shape.height, shape.width)
+        image = zeros(self.samples, shape.channels, shape.height, shape.width)
         if filled:
             self.ops.unpack(g, self.g_shapes[activation].border, image)
         return image

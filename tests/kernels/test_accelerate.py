@@ -215,6 +215,22 @@ def test_autocast_keeps_the_kernels_in_float32() -> None:
     assert y.dtype == torch.float32
 
 
+def test_the_default_dtype_of_the_process_does_not_matter() -> None:
+    model = small_resnet()
+    topology = so.sparsify(model, 0.9)
+    x = torch.randn(4, 3, 12, 12)
+    expected = copy.deepcopy(model)(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        so.accelerate(model, topology)
+        y = model(x)
+        y.sum().backward()
+        assert so.compile_inference(model, topology)(x).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.allclose(y, expected, atol=1e-5)
+
+
 def test_a_second_backward_pass_is_refused() -> None:
     model = small_resnet()
     so.accelerate(model, so.sparsify(model, 0.9))

@@ -16,6 +16,8 @@ from sparseopt.lab.recipes import Config
 
 def read_config(path: Path) -> Config:
     """The configuration in a run's config.json."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name the config.json of a run, such as {path / 'config.json'}")
     values = read_json(path).get("config")
     if not isinstance(values, dict):
         raise UserError(f"{path} holds no configuration; name the config.json of a run")

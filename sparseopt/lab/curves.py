@@ -60,4 +60,9 @@ def _legend(figure: Figure, runs: list[Run]) -> None:
         for series, label in enumerate(labels(runs))
     ]
     kinds = [Line2D([], [], color=INK, label="test"), Line2D([], [], color=INK, label="train", **TRAIN)]
-    figure.legend(handles=[*entries, *kinds], loc="outside lower center", ncols=min(4, len(entries) + 2))
+    handles = [*entries, *kinds]
+    for columns in range(min(4, len(handles)), 0, -1):  # as many as the figure is wide enough for
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+        if legend.get_window_extent().width <= figure.bbox.width or columns == 1:
+            return
+        legend.remove()

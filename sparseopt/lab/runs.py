@@ -64,10 +64,13 @@ def labels(runs: list[Run]) -> list[str]:
 
 
 def _setting(name: str, value: Any) -> str:
-    """A setting in as few words as tell what it is: `rigl`, but `lr 0.1`."""
-    if isinstance(value, bool):
-        return name if value else f"no {name}"
-    return value if isinstance(value, str) else f"{name.replace('_', ' ')} {value}"
+    """A setting in as few words as tell what it is: `rigl`, but `lr 0.1` and `no ham`."""
+    words = name.replace("_", " ")
+    if value is None or value is False:
+        return f"no {words}"
+    if value is True:
+        return words
+    return value if isinstance(value, str) else f"{words} {value}"
 
 
 def _state(folder: RunDir) -> State:

@@ -29,7 +29,10 @@ def densities(
     if isinstance(distribution, Mapping):
         return _with_fixed_layers(shapes, sparsity, distribution)
     if sparsity is None:
-        raise ValueError("sparsity may be None only with a mapping {name: sparsity} as distribution")
+        raise ValueError(
+            "sparsity must be given, such as 0.9 for 90% zeros; None goes only with a mapping {name: sparsity} as "
+            "distribution, or with masks"
+        )
     check_sparsity(sparsity)
     if distribution == "uniform":
         return dict.fromkeys(shapes, 1 - sparsity)
@@ -93,7 +96,7 @@ def share_out(targets: Mapping[str, float], sizes: Mapping[str, int], total: int
 
 def check_sparsity(sparsity: float, what: str = "sparsity") -> None:
     if not 0 <= sparsity < 1:  # also refuses NaN
-        raise ValueError(f"{what} must be in [0, 1), got {sparsity}")
+        raise ValueError(f"{what} must be in [0, 1), got {sparsity}; it is the share of zeros, 0.95 for 95%")
 
 
 def _sizes(shapes: Mapping[str, Shape]) -> dict[str, int]:

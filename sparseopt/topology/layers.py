@@ -77,6 +77,8 @@ def find_layers(
     Biases, norm layers and embeddings are never among them, nor is a weight tied to an embedding. `include` and `exclude`
     are glob patterns over parameter names.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {model!r:.80}")
     found: dict[str, tuple[Layer, nn.Parameter]] = {}
     seen = {id(weight) for weight in _embeddings(model)}
     for name, layer, parameter in _weights(model):

@@ -96,12 +96,18 @@ def _nonzero_masks(masks: str, parameters: Mapping[str, nn.Parameter]) -> dict[s
 
 
 def _given_masks(masks: Mapping[str, Tensor], layers: Mapping[str, Layer]) -> dict[str, Tensor]:
+    if not isinstance(masks, Mapping):
+        raise TypeError(
+            f"masks must be None, 'nonzero' or a mapping {{name: bool tensor}}, got {type(masks).__name__}"
+        )
     unknown = sorted(set(masks) - set(layers))
     if unknown:
         raise ValueError(
             f"masks names {unknown}, which are not among the sparsifiable layers {sorted(layers)}"
         )
     for name, mask in masks.items():
+        if not isinstance(mask, Tensor):
+            raise TypeError(f"mask of {name!r} must be a bool tensor, got {type(mask).__name__}")
         if mask.dtype != torch.bool:
             raise ValueError(
                 f"mask of {name!r} must be a bool tensor, got {mask.dtype}; convert it with .bool()"

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,26 @@ def test_labels_are_the_settings_that_differ(folder: Path) -> None:
 def test_labels_name_numbers(small: Small, tmp_path: Path) -> None:
     runs = [Run(tmp_path, small(lr=lr, ham=lr > 0.1), [], "stopped") for lr in (0.1, 0.2)]
     assert labels(runs) == ["lr 0.1, no ham", "lr 0.2, ham"]
+    runs = [Run(tmp_path, small(max_grad_norm=norm), [], "stopped") for norm in (None, 0.5)]
+    assert labels(runs) == ["no max grad norm", "max grad norm 0.5"]
+
+
+def test_the_legend_of_many_settings_fits_into_the_picture(folder: Path) -> None:
+    run = Run.read(folder / "finished")
+    changes = {
+        "lr": 0.123,
+        "weight_decay": 0.0123,
+        "momentum": 0.87,
+        "warmup_epochs": 0.5,
+        "drop_fraction": 0.25,
+    }
+    runs = [replace(run, config=replace(run.config, seed=seed, **changes)) for seed in range(5)]
+    figure = draw_curves([run, *runs])
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 8  # six runs, test, train
+    figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
 
 
 def test_curves_show_every_run_at_every_epoch(folder: Path) -> None:

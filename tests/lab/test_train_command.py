@@ -71,6 +71,10 @@ def test_a_run_is_repeated_from_its_record(tmp_path: Path, outcome: Outcome) -> 
         (["--threads", "0"], "--threads must be at least 1"),
         (["--config", "nothing.json"], "cannot read nothing.json"),
         (["digits-mlp", "--config", "x.json"], "give one of them"),
+        (["--config", "."], "name the config.json of a run"),
+        (["--config"], "--config"),
+        (["--seed", "1", "mnist-mlp"], "the recipe goes before the options: sparseopt train mnist-mlp ..."),
+        (["--out", "mnist-mlp", "--sparsity", "1"], "--sparsity must be"),
         (["mnist-mlp", "--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
     ],
 )

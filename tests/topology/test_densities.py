@@ -134,7 +134,7 @@ def test_a_mapping_fixes_layers_and_the_others_share_the_rest() -> None:
         (0.9, {"b": 0.0}, r"means 30 of 300 weights active, but the layers fixed .* \(b\) take 200"),
         (0.9, {"a": 0.5, "b": 0.5}, r"asks for sparsity 0.5 in all, but sparsity=0.9"),
         (None, {"a": 0.5}, r"leaves \['b'\] open"),
-        (None, "erk", "sparsity may be None only with a mapping"),
+        (None, "erk", "None goes only with a mapping"),
         (0.999, "uniform", "leaves layer .* without a single active weight"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -146,7 +147,7 @@ def test_sparse_init_has_variance_two_over_the_active_fan_in() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sparsity": 1.3}, r"sparsity must be in \[0, 1\), got 1.3"),
+        ({"sparsity": 1.3}, r"sparsity must be in \[0, 1\), got 1.3; it is the share of zeros, 0.95 for 95%"),
         ({"sparsity": float("nan")}, "got nan"),
         (
             {"sparsity": 0.5, "include": "conv*"},
@@ -160,7 +161,7 @@ def test_sparse_init_has_variance_two_over_the_active_fan_in() -> None:
         ({"masks": {"6.weight": torch.ones(5, 20)}}, r"must be a bool tensor, got torch.float32"),
         ({"masks": {"6.weight": torch.ones(20, 5).bool()}}, r"has shape \(20, 5\), the weight has \(5, 20\)"),
         ({"masks": {"6.weight": torch.zeros(5, 20).bool()}}, "mask of '6.weight' is empty"),
-        ({}, "sparsity may be None only"),
+        ({}, "sparsity must be given, such as 0.9"),
     ],
 )
 def test_bad_input_is_refused_and_leaves_the_model_alone(options: dict[str, object], message: str) -> None:
@@ -169,6 +170,20 @@ def test_bad_input_is_refused_and_leaves_the_model_alone(options: dict[str, obje
     with pytest.raises(ValueError, match=message):
         so.sparsify(model, **options)  # pyright: ignore[reportArgumentType]
     assert unchanged(model, before)
+
+
+@pytest.mark.parametrize(
+    ("model", "masks", "message"),
+    [
+        (network().parameters(), None, "model must be an nn.Module, got <generator"),
+        (nn.Linear, None, "model must be an nn.Module, got <class"),
+        (network(), [torch.ones(20, 288)], "masks must be None, 'nonzero' or a mapping .*, got list"),
+        (network(), {"4.weight": [[True]]}, "mask of '4.weight' must be a bool tensor, got list"),
+    ],
+)
+def test_what_is_of_another_kind_is_named(model: Any, masks: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        so.sparsify(model, 0.5, masks=masks)
 
 
 def test_a_model_without_sparsifiable_layers_is_refused() -> None:

@@ -27,7 +27,8 @@ from sparseopt.lab.restore import restore
 from sparseopt.lab.trainer import Trainer
 
 FEW = 8  # up to so many layers, the four panels go into two rows
-TICKS = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100)
+COARSE = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100)
+FINE = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10)
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,12 @@ def _draw_fan_in(axis: Axes, layers: dict[str, Any]) -> None:
         least, low, high, largest = np.quantile(relative, [0, 0.25, 0.75, 1])
         axis.plot([least, largest], [row, row], color=COLORS[0], lw=1, solid_capstyle="butt")
         axis.plot([low, high], [row, row], color=COLORS[0], lw=5, solid_capstyle="butt")
+        axis.plot(np.median(relative), row, "|", color=COLORS[0], ms=9, mew=1.5)
     axis.axvline(1, **THEORY)
-    axis.set(title="Spread of fan-in", xlabel="fan-in / mean of the layer\n(bar: quartiles, line: range)")
+    axis.set(
+        title="Spread of fan-in",
+        xlabel="fan-in / mean of the layer\n(bar: quartiles, tick: median, line: range)",
+    )
 
 
 def _draw_slopes(axis: Axes, layers: dict[str, Any]) -> None:
@@ -166,14 +171,14 @@ def _draw_slopes(axis: Axes, layers: dict[str, Any]) -> None:
 def _draw_angles(axis: Axes, layers: dict[str, Any]) -> None:
     rows = np.arange(len(layers))
     shown = {
-        "rotation": "correction turns it by",
-        "jump": "update turns it by",
-        "corrected_jump": "same, corrected",
+        "rotation": "by the correction",
+        "jump": "by a mask update",
+        "corrected_jump": "by an update, corrected",
     }
     for series, (key, label) in zip((2, 0, 1), shown.items(), strict=True):
         values = [layer[key] for layer in layers.values()]
         axis.plot(values, rows, MARKERS[series], color=COLORS[series], label=label)
-    axis.set(title="Direction of the gradient", xlabel="angle (degrees)")
+    axis.set(title="What turns the gradient", xlabel="angle (degrees)")
     axis.set_xlim(left=0)
     axis.legend(loc="upper center", ncols=2, fontsize=7.5, columnspacing=0.8, handletextpad=0.2)
 
@@ -196,7 +201,8 @@ def _draw_neurons(axis: Axes, layers: dict[str, Any]) -> None:
     axis.set(xscale="log", yscale="log", title="Gradient scale of every neuron")
     axis.set(xlabel=r"predicted: $(1-s_i)^{-1/2}$, relative", ylabel="measured, relative")
     for set_ticks, values in ((axis.set_xticks, predicted), (axis.set_yticks, measured)):
-        inside = [tick for tick in TICKS if values.min() <= tick <= values.max()]
+        ticks = FINE if values.max() < 30 * values.min() else COARSE
+        inside = [tick for tick in ticks if values.min() <= tick <= values.max()]
         set_ticks(inside, [f"{tick:g}" for tick in inside])
     axis.minorticks_off()
     axis.legend(loc="lower left")

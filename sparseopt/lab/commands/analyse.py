@@ -1,12 +1,14 @@
 """`sparseopt analyse NAME`: one of the paper's analyses, as a figure, its numbers and a table."""
 
+import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -52,7 +54,8 @@ def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
         console = Console()
         if not console.is_terminal:
             console.width = WIDE
-        result = _plain(analysis.measure(settings, _tracker(console)))
+        with _one_thread():
+            result = _plain(analysis.measure(settings, _tracker(console)))
         files = save(analysis.draw(result), out / name)
         record = {"analysis": name, "version": __version__, "settings": _settings(settings), "result": result}
         write_json(out / f"{name}.json", record)
@@ -64,6 +67,17 @@ def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
         f"{analysis.summary[0].upper()}{analysis.summary[1:]}.\n\nArgs:\n    out: Folder for the files."
     )
     return command
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """These networks are so small that threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _tracker(console: Console) -> Callable[[Sequence[Any], str], Iterable[Any]]:

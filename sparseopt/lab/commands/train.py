@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -56,13 +57,23 @@ def _main(argv: list[str]) -> int | None:
     recipe = argv[0] if named else DEFAULT
     if recipe not in RECIPES:
         raise UserError(f"unknown recipe {recipe!r}; the recipes are {', '.join(RECIPES)}")
-    return parse(PROG, _command(RECIPES[recipe], f"the ones of {recipe}"), argv[1:] if named else argv)()
+    if not named and (late := _late_recipe(argv)):
+        raise UserError(f"the recipe goes before the options: {PROG} {late} ...")
+    command = _command(RECIPES[recipe], f"the ones of {recipe}")
+    return parse(f"{PROG} {recipe}", command, argv[1:] if named else argv)()
+
+
+def _late_recipe(argv: list[str]) -> str | None:
+    """A recipe that stands after options, and is not the value of one."""
+    return next(
+        (word for before, word in pairwise(argv) if word in RECIPES and not before.startswith("--")), None
+    )
 
 
 def _config_file(argv: list[str]) -> Path | None:
     """The value of --config, which decides the defaults of all other options and so is needed before them."""
     for word, following in zip(argv, [*argv[1:], ""], strict=True):
-        if word == "--config":
+        if word == "--config" and following:
             return Path(following)
         if word.startswith("--config="):
             return Path(word.partition("=")[2])

@@ -16,6 +16,7 @@ from sparseopt.lab.cli import UserError
 from sparseopt.lab.controls import CorrectionName
 from sparseopt.lab.data import DataName
 from sparseopt.lab.models import Shortcut
+from sparseopt.topology.masks import mask_maker
 
 ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50"]
 MethodName = Literal["dense", "static", "set", "rigl"]
@@ -24,6 +25,15 @@ SPARSE_ONLY = {"sparsity", "distribution", "fan_in", "correction", "grow_from", 
 SPARSE_ONLY |= {"drop_fraction", "every", "until"}
 """The settings of masks."""
 
+
+def _is_fan_in_pattern(text: str) -> bool:
+    try:
+        mask_maker(text)
+    except ValueError:
+        return False
+    return True
+
+
 RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("epochs batch_size lr_batch every", lambda value: value >= 1, "at least 1"),
     ("weight_decay warmup_epochs warmup_lr final_lr", lambda value: value >= 0, "at least 0"),
@@ -31,6 +41,7 @@ RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("lr width max_grad_norm", lambda value: value > 0, "greater than 0"),
     ("drop_fraction until", lambda value: 0 <= value <= 1, "between 0 and 1"),
     ("momentum sparsity", lambda value: 0 <= value < 1, "at least 0 and less than 1"),
+    ("fan_in", _is_fan_in_pattern, "random, constant or bimodal:R with R at least 1"),
     ("hidden", lambda value: bool(value) and min(value) >= 1, "one or more widths of at least 1"),
 )
 """Settings, what must hold of them (where they are not None), and that in words."""

@@ -7,7 +7,8 @@ decides what it does:
 - "paper": over the dense gradients scaled by D, before masking; 1 / sqrt(1 - s_avg) multiplies after the clip. At 97%
   sparsity the dense norm is about five times that of the active entries, so the clip acts harder and the late factor gives
   back what it took: this, and not "active", reproduces the paper's renormalised tables. D and the late factor being
-  applied apart, equal fan-in gives the base optimizer up to rounding, not to the bit.
+  applied apart, equal fan-in gives the base optimizer up to rounding, not to the bit. A correction that is a function has
+  no such parts: it acts whole, before the clip.
 
 All of it is elementwise on the device, on each rank's part of the tensors; nothing is read back.
 """

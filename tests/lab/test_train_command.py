@@ -66,6 +66,10 @@ def test_a_run_is_repeated_from_its_record(tmp_path: Path, outcome: Outcome) -> 
     [
         (["digit-mlp"], "the recipes are digits-mlp, mnist-mlp, cifar100-resnet20, imagenet-resnet50"),
         (["--sparsity", "1"], "--sparsity must be at least 0 and less than 1, got 1.0"),
+        (
+            ["--fan-in", "bimodal"],
+            "--fan-in must be random, constant or bimodal:R with R at least 1, got bimodal",
+        ),
         (["--method", "magic"], "dense"),
         (["--device", "abacus"], "--device abacus cannot be used here"),
         (["--threads", "0"], "--threads must be at least 1"),

@@ -8,7 +8,8 @@
 >>> optimizer = so.SparseOpt(optimizer, topology, so.RigL(total_steps=10_000))  # from here on, an ordinary optimizer
 """
 
-from sparseopt import analysis, methods, optim, topology
+from sparseopt import analysis, kernels, methods, optim, topology
+from sparseopt.kernels import accelerate, compile_inference, load
 from sparseopt.methods import SET, Method, RigL, Static
 from sparseopt.optim import HAM, SparseOpt, skew_factors
 from sparseopt.topology import Layer, Topology, densities, sparsify
@@ -24,8 +25,12 @@ __all__ = [
     "SparseOpt",
     "Static",
     "Topology",
+    "accelerate",
     "analysis",
+    "compile_inference",
     "densities",
+    "kernels",
+    "load",
     "methods",
     "optim",
     "skew_factors",

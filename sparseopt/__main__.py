@@ -14,6 +14,7 @@ COMMANDS = {
     "plot": "draw the curves of one or several runs",
     "demo": "the story in three acts, on data that needs no download",
     "analyse": "one of the paper's analyses: a figure and its numbers",
+    "export": "the network of a run as a small safetensors file, or as ONNX",
     "flops": "what a recipe costs, dense and sparse, in floating-point operations",
 }
 

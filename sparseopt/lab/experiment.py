@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
 
 import sparseopt as so
+from sparseopt.lab.acceleration import Accelerate, put_on_kernels
 from sparseopt.lab.cli import UserError
 from sparseopt.lab.controls import correction
 from sparseopt.lab.data import Pipeline, pipeline
@@ -67,6 +68,7 @@ def build(
     device: torch.device | None = None,
     data_dir: Path | None = None,
     ranks: Ranks = ALONE,
+    accelerate: Accelerate = "off",
 ) -> Experiment:
     """Load the data and make the network, its masks and its optimizer, all decided by the configuration."""
     device = device or torch.device("cpu")
@@ -92,6 +94,8 @@ def build(
         round(config.warmup_epochs * data.steps_per_epoch),
         *(config.warmup_lr, config.peak_lr, config.final_lr),
     )
+    if topology is not None:
+        put_on_kernels(accelerate, model, topology, data)
     forward = model if ranks.size == 1 else DistributedDataParallel(model)
     return Experiment(config, data, model, topology, optimizer, schedule, device, forward, ranks)
 

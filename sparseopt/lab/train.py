@@ -22,6 +22,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from sparseopt.lab.acceleration import Accelerate
 from sparseopt.lab.cli import INTERRUPTED, UserError
 from sparseopt.lab.configfile import read_config
 from sparseopt.lab.experiment import Experiment, build
@@ -60,15 +61,17 @@ def train(
     observers: Sequence[Observer] = (),
     checkpoint_seconds: float = 30.0,
     ranks: Ranks = ALONE,
+    accelerate: Accelerate = "off",
 ) -> Summary:
     """Train, or go on training, or report what has been trained already.
 
     With a folder `out`, the run can be stopped at any moment and goes on from its last checkpoint when it is
     called again; checkpoints are written after every epoch and every `checkpoint_seconds`. Without one,
-    nothing is written. With several `ranks`, all of them call; the first one writes and is observed.
+    nothing is written. With several `ranks`, all of them call; the first one writes and is observed. With
+    `accelerate`, sparse layers train on sparse CPU kernels, which round in another order.
     """
     if out is None:
-        trainer = Trainer(build(config, device=device, data_dir=data_dir, ranks=ranks))
+        trainer = Trainer(build(config, device=device, data_dir=data_dir, ranks=ranks, accelerate=accelerate))
         trainer.run(observers)
         return Summary(config, trainer.rows, summarise(trainer), trainer.experiment)
     run = RunDir(out)
@@ -76,7 +79,7 @@ def train(
         result = ranks.first_does(lambda: _claim(run, config, held))
         if result is not None:
             return Summary(config, run.metrics(), result, None)
-        experiment = build(config, device=device, data_dir=data_dir, ranks=ranks)
+        experiment = build(config, device=device, data_dir=data_dir, ranks=ranks, accelerate=accelerate)
         if ranks.first:
             _record(run, experiment)
         return _train_in(run, experiment, observers, checkpoint_seconds)

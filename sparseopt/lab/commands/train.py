@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from sparseopt.lab.acceleration import Accelerate
 from sparseopt.lab.cli import INTERRUPTED, UserError, parse, report
 from sparseopt.lab.configfile import read_config
 from sparseopt.lab.progress import duration, progress
@@ -34,6 +35,9 @@ class Place:
     """cpu, cuda, cuda:1, ...; auto takes a GPU where there is one."""
     threads: int | None = None
     """CPU threads; None: as many as there are cores."""
+    accelerate: Accelerate = "off"
+    """Train sparse layers on sparse CPU kernels, which round in another order: always, never, or (auto) where they are faster,
+    which is measured before the first step."""
     checkpoint_seconds: float = 30.0
     """Longest time between two checkpoints within an epoch."""
 
@@ -92,6 +96,7 @@ def _command(defaults: Config, whose: str) -> Callable[..., None]:
                     observers=[progress(console)],
                     checkpoint_seconds=place.checkpoint_seconds,
                     ranks=ranks,
+                    accelerate=place.accelerate,
                 )
             except KeyboardInterrupt:
                 raise UserError(

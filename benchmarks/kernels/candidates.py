@@ -1,0 +1,96 @@
+"""What is timed: whole training steps and whole forward passes, dense in every way torch offers, and sparse."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import sparseopt as so
+from sparseopt.lab.models import CifarResNet, ResNet50
+
+Step = Callable[[], object]
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "resnet20": (lambda: CifarResNet(20, 100, shortcut="padding"), (3, 32, 32)),
+    "resnet20-projection": (lambda: CifarResNet(20, 100, shortcut="projection"), (3, 32, 32)),
+    "resnet20-x4": (lambda: CifarResNet(20, 100, width=4, shortcut="padding"), (3, 32, 32)),
+    "resnet50": (lambda: ResNet50(1000), (3, 224, 224)),
+    "mlp": (
+        lambda: nn.Sequential(
+            nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+        ),
+        (784,),
+    ),
+}
+
+
+def make(network: str) -> nn.Module:
+    torch.manual_seed(0)
+    return NETWORKS[network][0]()
+
+
+def images(network: str, batch: int) -> Tensor:
+    return torch.randn(batch, *NETWORKS[network][1], generator=torch.Generator().manual_seed(0))
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, fused=True)
+
+
+def training_step(forward: Callable[..., Tensor], optimizer: torch.optim.Optimizer, x: Tensor) -> Step:
+    """Forward, backward and optimizer, on a batch that stays the same."""
+    labels = torch.zeros(len(x), dtype=torch.long)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        cross_entropy(forward(x), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def dense_variants(network: str, x: Tensor) -> dict[str, tuple[nn.Module, Callable[..., Tensor], Tensor]]:
+    """The dense network in both memory formats, eager and compiled: model, what to call, what with."""
+    variants = {}
+    for layout in ("NCHW", "channels_last") if x.dim() == 4 else ("",):
+        model, data = make(network), x
+        if layout == "channels_last":
+            model = model.to(memory_format=torch.channels_last)  # pyright: ignore
+            data = x.contiguous(memory_format=torch.channels_last)
+        compiled = copy.deepcopy(model)
+        variants[f"dense {layout} eager".replace("  ", " ")] = (model, model, data)
+        variants[f"dense {layout} compiled".replace("  ", " ")] = (compiled, torch.compile(compiled), data)
+    return variants
+
+
+def dense_training(network: str, x: Tensor) -> dict[str, Step]:
+    return {
+        name: training_step(forward, sgd(model), data)
+        for name, (model, forward, data) in dense_variants(network, x).items()
+    }
+
+
+def sparse_training(network: str, x: Tensor, sparsity: float, distribution: str, *, wrapped: bool) -> Step:
+    """Accelerated training; `wrapped` in SparseOpt, or with the plain optimizer, which keeps the zeros as well."""
+    model = make(network)
+    topology = so.sparsify(model, sparsity, distribution=distribution)
+    optimizer = sgd(model)
+    if wrapped:
+        optimizer = so.SparseOpt(optimizer, topology, so.Static())
+    return training_step(so.accelerate(model, topology), optimizer, x)
+
+
+def settled(model: nn.Module, x: Tensor) -> nn.Module:
+    """A model in evaluation mode with running statistics of its own."""
+    with torch.no_grad():
+        model(x)
+    return model.eval()
+
+
+def sparse_inference(network: str, x: Tensor, sparsity: float, distribution: str) -> Step:
+    model = make(network)
+    topology = so.sparsify(model, sparsity, distribution=distribution)
+    engine = so.compile_inference(settled(model, images(network, 16)), topology)
+    return lambda: engine(x)

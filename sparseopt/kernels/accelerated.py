@@ -1,0 +1,163 @@
+"""`accelerate`: the same model, the same parameters, on sparse kernels."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.fx import Graph, GraphModule, Tracer
+
+from sparseopt.kernels.build import BuildError, operators
+from sparseopt.kernels.graph import Region
+from sparseopt.kernels.linear import Chain, SparseChain, match_chains
+from sparseopt.kernels.match_convs import Matcher
+from sparseopt.kernels.region import SparseRegion
+from sparseopt.kernels.rewrite import Piece, rewrite
+from sparseopt.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+Model = TypeVar("Model", bound=nn.Module)
+SparsePiece = SparseRegion | SparseChain
+Accept = Callable[[SparsePiece], bool]
+
+BREAK_EVEN = 0.5  # sparsity of a piece below which dense kernels are as fast
+DENSE_STEPS = 10  # steps in a row that need the dense gradient, after which the log says so
+
+
+def accelerate(model: Model, topology: Topology, *, break_even: float = BREAK_EVEN) -> Model:
+    """Run the model's sparse layers on sparse CPU kernels, in training and in evaluation.
+
+    The model is changed in place and returned: same class, parameters, buffers and `state_dict`; only its `forward` goes
+    another way. Where the kernels cannot help (no compiler, parameters on a GPU, a model that cannot be traced) it is returned
+    as it was, and the log says why. `restore` undoes it; copies of the model are ordinary dense ones.
+
+    Layers that can run together stay together; a group whose share of zeros is below `break_even` stays dense.
+
+    >>> import torch, sparseopt as so
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
+    >>> topology = so.sparsify(model, sparsity=0.95)
+    >>> model = so.accelerate(model, topology)
+    >>> model(torch.zeros(32, 784)).shape
+    torch.Size([32, 10])
+    """
+    return install(model, topology, lambda piece: sparsity(piece, topology) >= break_even)
+
+
+def install(model: Model, topology: Topology, accept: Accept) -> Model:
+    """Let the pieces that are accepted run on the kernels; log what came of it."""
+    restore(model)
+    try:
+        operators()
+        forward = SparseForward(model, topology, accept)
+    except (BuildError, Unsupported) as reason:
+        logger.warning("not accelerated: %s", reason)
+        return model
+    model.forward = forward
+    logger.info("accelerated %s", forward)
+    return model
+
+
+def restore(model: nn.Module) -> None:
+    """Give the model back the `forward` of its class."""
+    if isinstance(model.__dict__.get("forward"), SparseForward):
+        del model.forward
+
+
+class Unsupported(Exception):
+    """This model cannot be accelerated; the message says why."""
+
+
+class SparseForward:
+    """The `forward` of an accelerated model. One program a mode, because a trace holds `self.training` as a constant."""
+
+    def __init__(self, model: nn.Module, topology: Topology, accept: Accept) -> None:
+        self.model, self.topology, self.accept = model, topology, accept
+        if not self._on_kernels():
+            raise Unsupported(
+                "the kernels compute in float32 on the CPU; the model's parameters are elsewhere"
+            )
+        self._programs = {model.training: build(model, topology, accept)}
+        self._dense_steps = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self.model
+        if self._dense_wanted() or not self._on_kernels():
+            return type(model).forward(model, *args, **kwargs)
+        if model.training not in self._programs:
+            self._programs[model.training] = build(model, self.topology, self.accept)
+        return self._programs[model.training](*args, **kwargs)
+
+    def _dense_wanted(self) -> bool:
+        """Whether the coming backward pass has to give the dense gradient."""
+        wanted = self.model.training and torch.is_grad_enabled() and self.topology.dense_grad_needed
+        self._dense_steps = self._dense_steps + 1 if wanted else 0
+        if self._dense_steps == DENSE_STEPS:
+            logger.warning(
+                "the optimizer asks for the dense gradient at every step, as clip='paper' does: "
+                "the sparse kernels cannot help while it does"
+            )
+        return wanted
+
+    def _on_kernels(self) -> bool:
+        return all(p.device.type == "cpu" and p.dtype == torch.float32 for p in self.model.parameters())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy has masks of its own or none: it goes the way of its class.
+        return getattr, (self.model, "forward")
+
+    def pieces(self) -> int:
+        """Number of parts of the network that run on the kernels."""
+        return len(self._pieces())
+
+    def _pieces(self) -> list[SparsePiece]:
+        program = next(iter(self._programs.values()))
+        return [each for each in program.children() if isinstance(each, SparsePiece)]
+
+    def __repr__(self) -> str:
+        layers = sum(len(piece.weights()) for piece in self._pieces())
+        return f"{type(self.model).__name__}: {layers} layers in {self.pieces()} pieces on sparse kernels"
+
+
+def build(model: nn.Module, topology: Topology, accept: Accept) -> GraphModule:
+    """The model's trace with the accepted pieces on the kernels. Raises `Unsupported`."""
+    traced = trace(model)
+    pieces = {
+        module: piece for module, piece in training_pieces(model, traced, topology).items() if accept(module)
+    }
+    if not pieces:
+        raise Unsupported("no part of the model that the kernels know is sparse enough to gain from them")
+    rewrite(traced, pieces)
+    return traced
+
+
+def training_pieces(
+    model: nn.Module, traced: GraphModule, topology: Topology
+) -> dict[SparsePiece, Piece[Any]]:
+    """All parts of the model that the kernels can run, each with what runs it."""
+    regions, chains = find_pieces(model, traced.graph)
+    return {
+        **{SparseRegion(each.content, topology): each for each in regions},
+        **{SparseChain(each.content, topology): each for each in chains},
+    }
+
+
+def trace(model: nn.Module) -> GraphModule:
+    try:
+        return GraphModule(model, Tracer().trace(model))
+    except Exception as error:  # fx raises errors of many kinds, and the model's own
+        raise Unsupported(f"torch.fx cannot trace {type(model).__name__}: {error}") from error
+
+
+def find_pieces(model: nn.Module, graph: Graph) -> tuple[list[Piece[Region]], list[Piece[Chain]]]:
+    """What the kernels can run: regions of convolutions, and chains of linear layers."""
+    return Matcher(model, graph).pieces(), match_chains(model, graph)
+
+
+def sparsity(piece: Any, topology: Topology) -> float:
+    """Share of zeros over all weights of a piece."""
+    weights = piece.weights()
+    active = sum(topology.active(name) if name in topology.masks else each.numel() for name, each in weights)
+    return 1 - active / sum(each.numel() for _, each in weights)

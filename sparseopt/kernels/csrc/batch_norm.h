@@ -1,0 +1,55 @@
+// Batch norm, as the few numbers a channel that the convolutions apply.
+//
+//   forward   x = (z - mean) * scale + bias            scale = gamma / std, bias = beta
+//   backward  dz = a * g + b * (z - mean) + c          from sum g and sum g z over the batch
+//
+// The means are rounded to single precision; what that costs is put into bias and c.
+//
+// z is stored minus a shift near its mean (see conv_forward.h); `mean` here is the mean of what is stored.
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+namespace sparseopt {
+
+struct RunningStatistics {
+  float *mean, *variance;  // null: not tracked
+  double factor;           // weight of this batch
+};
+
+// moments [2][channel]: mean and 1 / std of the batch
+inline void batch_norm_forward(int channels, int64_t count, const double* sums, const float* shift, const float* gamma,
+                               const float* beta, double eps, const RunningStatistics& running, double* moments, float* affine) {
+  for (int c = 0; c < channels; ++c) {
+    const double mean = sums[c] / count;
+    const double variance = std::fmax(sums[channels + c] / count - mean * mean, 0.0);
+    const double inverse = 1 / std::sqrt(variance + eps), scale = (gamma ? gamma[c] : 1.0) * inverse;
+    moments[c] = mean;
+    moments[channels + c] = inverse;
+    affine[c] = float(mean);
+    affine[channels + c] = float(scale);
+    affine[2 * channels + c] = float((beta ? beta[c] : 0.0) + (affine[c] - mean) * scale);
+    if (!running.mean) continue;
+    const double unbiased = variance * count / (count - 1);
+    running.mean[c] = float((1 - running.factor) * running.mean[c] + running.factor * (mean + shift[c]));
+    running.variance[c] = float((1 - running.factor) * running.variance[c] + running.factor * unbiased);
+  }
+}
+
+// coefficients [4][channel]: a, b, c, mean. gradients [2][channel]: of gamma and of beta.
+inline void batch_norm_backward(int channels, int64_t count, const double* sums, const double* moments, const float* gamma,
+                                float* coefficients, float* gradients) {
+  for (int c = 0; c < channels; ++c) {
+    const double mean = moments[c], inverse = moments[channels + c], scale = (gamma ? gamma[c] : 1.0) * inverse;
+    const double sum = sums[c], product = (sums[channels + c] - mean * sum) * inverse;
+    const double slope = -scale * product * inverse / count;
+    coefficients[c] = float(scale);
+    coefficients[channels + c] = float(slope);
+    coefficients[3 * channels + c] = float(mean);
+    coefficients[2 * channels + c] = float(-scale * sum / count + slope * (coefficients[3 * channels + c] - mean));
+    gradients[c] = float(product);
+    gradients[channels + c] = float(sum);
+  }
+}
+
+}  // namespace sparseopt

@@ -1,0 +1,207 @@
+// Sparse convolution, backward: one pass gives the gradient of the input and of the active weights.
+//
+// A tile of TW input positions of one channel keeps x and the gradient of x in registers while all active weights of that input
+// channel pass by; every load of the output gradient feeds both products. With stride 2 the input positions fall into four
+// parity classes, each reached by its own subset of the weights, so the tile is the same.
+//
+// The output gradient itself is made on the fly, row by row, from the gradient of the batch norm's output:
+//   dz = a * g + b * (z - mean) + c      (a, b, c, mean: one a channel, from the statistics the layer above gathered)
+// and the input gradient leaves finished: other consumers' share added, ReLU applied, and the sums that the batch norm below
+// needs gathered while the values are in registers.
+#pragma once
+#include "activation.h"
+#include "pattern.h"
+#include "statistics.h"
+
+namespace sparseopt {
+
+constexpr int kBackwardColumns = kRegisters >= 32 ? 8 : 4;
+
+// dz from g and z, in rows of one block of scratch.
+struct OutputGradient {
+  View g, z;
+  const float *a, *b, *c, *mean;
+
+  void make_rows(int64_t block, const View& dz, int first, int last, int valid) const {
+    Vec mask{};
+    for (int lane = 0; lane < valid; ++lane) mask[lane] = 1.f;
+    for (int h = first; h < last; ++h)
+      for (int o = 0; o < g.channels; ++o) {
+        const Vec va = broadcast(a[o]), vb = broadcast(b[o]), vc = broadcast(c[o]), vm = broadcast(mean[o]);
+        const float *from_g = g.at(block, h, o, 0), *from_z = z.at(block, h, o, 0);
+        float* to = dz.at(0, h, o, 0);
+        for (int w = 0; w < g.width * kLanes; w += kLanes)
+          store(to + w, (va * load(from_g + w) + (vb * (load(from_z + w) - vm) + vc)) * mask);
+      }
+  }
+};
+
+// Where the input's gradient goes and what happens to it on the way.
+struct InputGradient {
+  View to;              // no origin: nobody wants it
+  bool accumulate;      // add to what other consumers left in `to`
+  View shortcut;        // gradient of a residual sum that reads the same input, subsampled by the layer's stride
+  int shortcut_offset;  // its channel for the input's channel 0
+  bool relu;            // the input is behind a ReLU: nothing passes where it is zero
+  View z;               // the z behind the input: sums of g and g * z are gathered; no origin: not wanted
+};
+
+// The input itself: rows that were kept, or z to make them from again.
+struct Input {
+  View from;
+  Affine norm;  // null: `from` is x
+  bool relu;
+};
+
+struct BackwardLayer {
+  Pattern weights;  // lists by parity class, then input channel
+  int stride;
+  int reach;  // input row h reads rows of dz below h / stride + reach
+  int border; // of dz
+  Input input;
+  InputGradient gradient;
+};
+
+// All pointers at the tile's first position, channel 0.
+struct BackwardTile {
+  const float *x, *dz, *shortcut, *z;
+  float* to;
+  const int* start;
+};
+
+template <int TW, int S, bool Remake, bool Gradient>
+SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTile& tile, float* weight_sums, BlockSums& sums) {
+  const Pattern& w = layer.weights;
+  const InputGradient& out = layer.gradient;
+  for (int c = 0; c < layer.input.from.channels; ++c) {
+    Vec x[TW], acc[TW];
+#pragma GCC unroll 8
+    for (int j = 0; j < TW; ++j) {
+      x[j] = load(tile.x + c * layer.input.from.channel + j * S * kLanes);
+      if constexpr (Remake) {
+        x[j] = layer.input.norm.at(c)(x[j]);
+        if (layer.input.relu) x[j] = relu(x[j]);
+      }
+      acc[j] = Vec{};
+    }
+    for (int k = tile.start[c]; k < tile.start[c + 1]; ++k) {
+      const Vec weight = broadcast(w.value[k]);
+      const float* p = tile.dz + w.offset[k];
+      pin(p);
+      Vec even{}, odd{};
+#pragma GCC unroll 8
+      for (int j = 0; j < TW; ++j) {
+        const Vec d = load(p + j * kLanes);
+        if constexpr (Gradient) acc[j] += weight * d;
+        (j % 2 ? odd : even) += x[j] * d;
+      }
+      float* s = weight_sums + int64_t(k) * kLanes;
+      store(s, load(s) + (even + odd));
+    }
+    if constexpr (!Gradient) continue;
+    float* to = tile.to + c * out.to.channel;
+    if (out.accumulate)
+#pragma GCC unroll 8
+      for (int j = 0; j < TW; ++j) acc[j] += load(to + j * S * kLanes);
+    if (tile.shortcut)
+#pragma GCC unroll 8
+      for (int j = 0; j < TW; ++j) acc[j] += load(tile.shortcut + c * out.shortcut.channel + j * kLanes);
+    if (out.relu)
+#pragma GCC unroll 8
+      for (int j = 0; j < TW; ++j) acc[j] = where_positive(x[j], acc[j]);
+#pragma GCC unroll 8
+    for (int j = 0; j < TW; ++j) store(to + j * S * kLanes, acc[j]);
+    if (!tile.z) continue;
+    Vec sum{}, product{};
+#pragma GCC unroll 8
+    for (int j = 0; j < TW; ++j) {
+      sum += acc[j];
+      product += acc[j] * load(tile.z + c * out.z.channel + j * S * kLanes);
+    }
+    sums.add(c, sum, product);
+  }
+}
+
+// Columns [q, end) of one parity class of input row h.
+template <int TW, int S, bool Remake, bool Gradient>
+void backward_columns(const BackwardLayer& layer, const View& dz, int64_t b, int h, int parity, int q, int end,
+                      float* weight_sums, BlockSums& sums) {
+  const InputGradient& out = layer.gradient;
+  const int q_row = h / S, class_index = h % S * S + parity;
+  const bool shortcut = out.shortcut.origin && class_index == 0;
+  for (; q + TW <= end; q += TW) {
+    const int w = q * S + parity;
+    BackwardTile tile{};
+    tile.x = layer.input.from.at(b, h, 0, w);
+    tile.dz = dz.at(0, q_row, 0, q);
+    tile.start = layer.weights.start + class_index * layer.input.from.channels;
+    if constexpr (Gradient) {
+      tile.to = out.to.at(b, h, 0, w);
+      if (shortcut) tile.shortcut = out.shortcut.at(b, q_row, out.shortcut_offset, q);
+      if (out.z.origin) tile.z = out.z.at(b, h, 0, w);
+    }
+    backward_tile<TW, S, Remake, Gradient>(layer, tile, weight_sums, sums);
+  }
+  if constexpr (TW > 1) {
+    if (q < end) backward_columns<TW / 2, S, Remake, Gradient>(layer, dz, b, h, parity, q, end, weight_sums, sums);
+  }
+}
+
+template <int S, bool Remake, bool Gradient>
+void backward_block(const BackwardLayer& layer, const OutputGradient& output, const View& dz, int64_t b, int valid,
+                    float* weight_sums, BlockSums& sums) {
+  const View& x = layer.input.from;
+  int made = 0;
+  for (int h = 0; h < x.height; ++h) {
+    const int needed = std::min(dz.height, h / S + layer.reach);
+    if (needed > made) output.make_rows(b, dz, made, needed, valid), made = needed;
+    for (int parity = 0; parity < S; ++parity)
+      backward_columns<kBackwardColumns, S, Remake, Gradient>(layer, dz, b, h, parity, 0, (x.width - parity + S - 1) / S,
+                                                              weight_sums, sums);
+    sums.end_row();
+  }
+}
+
+using BackwardBlock = void (*)(const BackwardLayer&, const OutputGradient&, const View&, int64_t, int, float*, BlockSums&);
+
+inline BackwardBlock choose_backward(int stride, bool remake, bool gradient) {
+  if (stride == 1) {
+    if (remake) return gradient ? backward_block<1, true, true> : backward_block<1, true, false>;
+    return gradient ? backward_block<1, false, true> : backward_block<1, false, false>;
+  }
+  if (remake) return gradient ? backward_block<2, true, true> : backward_block<2, true, false>;
+  return gradient ? backward_block<2, false, true> : backward_block<2, false, false>;
+}
+
+// Gradient of the active weights into `weight_gradient`, at the places `order` gives; `sums` [2][channel] of the finished input gradient: sum of g
+// and of g * z.
+inline void conv_backward(const BackwardLayer& layer, const OutputGradient& output, int64_t samples, const int* order,
+                          float* weight_gradient, double* sums) {
+  const View& g = output.g;
+  const int threads = at::get_num_threads(), channels = layer.input.from.channels;
+  const int64_t weights = layer.weights.size;
+  float* all_weight_sums = scratch<Use::weight_sums>().get<float>(size_t(threads) * weights * kLanes);
+  std::fill_n(all_weight_sums, size_t(threads) * weights * kLanes, 0.f);
+  const BackwardBlock run = choose_backward(layer.stride, bool(layer.input.norm), layer.gradient.to.origin);
+  Statistics statistics(channels, threads);
+  at::parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
+    const View shape = make_view(nullptr, 1, g.height, g.channels, g.width, layer.border);
+    const View dz = make_view(scratch<Use::output_rows>().get<float>(shape.block), 1, g.height, g.channels, g.width, layer.border);
+    clear_border(dz, 0);
+    BlockSums block_sums(channels);
+    float* weight_sums = all_weight_sums + size_t(at::get_thread_num()) * weights * kLanes;
+    for (int64_t b = begin; b < end; ++b) {
+      const int valid = valid_lanes(samples, b);
+      run(layer, output, dz, b, valid, weight_sums, block_sums);
+      block_sums.end_block(valid, statistics.of_thread());
+    }
+  });
+  if (sums) statistics.reduce(sums);
+  for (int64_t k = 0; k < weights; ++k) {
+    double total = 0;
+    for (int t = 0; t < threads; ++t) total += sum_lanes(all_weight_sums + (t * weights + k) * kLanes, kLanes);
+    weight_gradient[order[k]] = float(total);
+  }
+}
+
+}  // namespace sparseopt

@@ -1,0 +1,241 @@
+// The kernels as torch operators: tensors in, views out. All operators write into tensors the caller made, so that their fake
+// implementations are trivial and buffers can be reused from step to step.
+#include <torch/library.h>
+
+#include "batch_norm.h"
+#include "conv_backward.h"
+#include "conv_forward.h"
+#include "inference.h"
+#include "lanes.h"
+#include "linear.h"
+
+namespace sparseopt {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+float* data(const OptionalTensor& t) { return t ? t->data_ptr<float>() : nullptr; }
+
+Activation activation(const OptionalTensor& z, const OptionalTensor& norm, const OptionalTensor& shortcut,
+                      int64_t shortcut_border, const OptionalTensor& shortcut_norm, int64_t shortcut_stride,
+                      int64_t shortcut_offset, bool relu) {
+  Activation a;
+  a.z = view(z, 0);
+  a.norm = affine(norm);
+  a.shortcut = {view(shortcut, shortcut_border), affine(shortcut_norm), int(shortcut_stride), int(shortcut_offset)};
+  a.relu = relu;
+  return a;
+}
+
+
+// x: the input's rows, complete if there is no z to make them from. Without `keep` it only gives their shape.
+void conv_forward_op(const Tensor& x, int64_t border, bool keep, const OptionalTensor& z, const OptionalTensor& norm,
+                     const OptionalTensor& shortcut, int64_t shortcut_border, const OptionalTensor& shortcut_norm,
+                     int64_t shortcut_stride, int64_t shortcut_offset, bool relu, const Tensor& values, const Tensor& start,
+                     const Tensor& offset, int64_t stride, int64_t reach, int64_t samples,
+                     const Tensor& out, const Tensor& shift, const OptionalTensor& sums) {
+  const Activation source = activation(z, norm, shortcut, shortcut_border, shortcut_norm, shortcut_stride, shortcut_offset, relu);
+  ForwardLayer layer{forward_pattern(start, offset, values), view(out, 0), int(stride),
+                     int(reach), nullptr};
+  conv_forward(layer, z ? &source : nullptr, view(x, border), !keep, samples, shift.data_ptr<float>(),
+               sums ? sums->data_ptr<double>() : nullptr);
+}
+
+void make_activation_op(const Tensor& z, const Tensor& norm, const OptionalTensor& shortcut, int64_t shortcut_border,
+                        const OptionalTensor& shortcut_norm, int64_t shortcut_stride, int64_t shortcut_offset, bool relu,
+                        const Tensor& x, int64_t border) {
+  make_activation(activation(z, norm, shortcut, shortcut_border, shortcut_norm, shortcut_stride, shortcut_offset, relu),
+                  view(x, border));
+}
+
+void conv_backward_op(const Tensor& g, int64_t g_border, const Tensor& z, const Tensor& coefficients, const Tensor& input,
+                      int64_t input_border, const OptionalTensor& input_norm, bool input_relu, const OptionalTensor& to,
+                      int64_t to_border, bool accumulate, const OptionalTensor& shortcut, int64_t shortcut_border,
+                      int64_t shortcut_offset, bool mask, const OptionalTensor& input_z, const Tensor& values,
+                      const Tensor& start, const Tensor& offset, const Tensor& order, int64_t stride, int64_t reach,
+                      int64_t dz_border, int64_t samples, const Tensor& weight_gradient, const OptionalTensor& sums) {
+  const float* coefficient = coefficients.data_ptr<float>();
+  const int64_t channels = coefficients.size(1);
+  const OutputGradient output{view(g, g_border), view(z, 0), coefficient, coefficient + channels, coefficient + 2 * channels,
+                              coefficient + 3 * channels};
+  BackwardLayer layer{backward_pattern(start, offset, order, values),
+                      int(stride),
+                      int(reach),
+                      int(dz_border),
+                      {view(input, input_border), affine(input_norm), input_relu},
+                      {view(to, to_border), accumulate, view(shortcut, shortcut_border), int(shortcut_offset), mask,
+                       view(input_z, 0)}};
+  conv_backward(layer, output, samples, order.data_ptr<int>(), weight_gradient.data_ptr<float>(),
+                sums ? sums->data_ptr<double>() : nullptr);
+}
+
+void batch_norm_forward_op(const Tensor& sums, const Tensor& shift, int64_t count, const OptionalTensor& gamma,
+                           const OptionalTensor& beta, double eps, const OptionalTensor& running_mean,
+                           const OptionalTensor& running_var, double factor, const Tensor& moments, const Tensor& affine) {
+  batch_norm_forward(shift.numel(), count, sums.data_ptr<double>(), shift.data_ptr<float>(), data(gamma), data(beta), eps,
+                     {data(running_mean), data(running_var), factor}, moments.data_ptr<double>(), affine.data_ptr<float>());
+}
+
+void batch_norm_backward_op(const Tensor& sums, int64_t count, const Tensor& moments, const OptionalTensor& gamma,
+                            const Tensor& coefficients, const Tensor& gradients) {
+  batch_norm_backward(coefficients.size(1), count, sums.data_ptr<double>(), moments.data_ptr<double>(), data(gamma),
+                      coefficients.data_ptr<float>(), gradients.data_ptr<float>());
+}
+
+void pack_op(const Tensor& image, const Tensor& x, int64_t border) {
+  pack(image.data_ptr<float>(), image.size(0), view(x, border));
+}
+
+void unpack_op(const Tensor& x, int64_t border, const Tensor& image) {
+  unpack(view(x, border), image.size(0), image.data_ptr<float>());
+}
+
+void pool_forward_op(const Tensor& x, int64_t border, const Tensor& pooled) {
+  pool_forward(view(x, border), pooled.size(0), pooled.data_ptr<float>());
+}
+
+void pool_backward_op(const Tensor& gradient, const Tensor& g, int64_t border, bool accumulate) {
+  (accumulate ? pool_backward<true> : pool_backward<false>)(gradient.data_ptr<float>(), gradient.size(0), view(g, border));
+}
+
+void shortcut_backward_op(const Tensor& g, int64_t g_border, int64_t stride, int64_t offset, const Tensor& to,
+                          int64_t to_border, bool accumulate) {
+  (accumulate ? shortcut_backward<true> : shortcut_backward<false>)(view(g, g_border), stride, offset, view(to, to_border));
+}
+
+void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor& x, int64_t x_border, const Tensor& z,
+                        int64_t samples, const Tensor& sums) {
+  finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), samples, sums.data_ptr<double>());
+}
+
+void linear_forward_op(const Tensor& x, const OptionalTensor& bias, const Tensor& values, const Tensor& start,
+                       const Tensor& offset, bool relu, const Tensor& y) {
+  const LinearLayer layer{forward_pattern(start, offset, values), x.size(0), y.size(0), x.size(1)};
+  (relu ? linear_forward<true> : linear_forward<false>)(layer, x.data_ptr<float>(), data(bias), y.data_ptr<float>());
+}
+
+void linear_backward_op(const Tensor& x, const Tensor& dy, const Tensor& values, const Tensor& start, const Tensor& offset,
+                        const Tensor& order, bool relu, const OptionalTensor& dx, const Tensor& weight_gradient) {
+  const LinearLayer layer{backward_pattern(start, offset, order, values), x.size(0), dy.size(0), x.size(1)};
+  (dx ? linear_backward<true> : linear_backward<false>)(layer, x.data_ptr<float>(), dy.data_ptr<float>(), {data(dx), relu},
+                                                        order.data_ptr<int>(), weight_gradient.data_ptr<float>());
+}
+
+void gather_op(const Tensor& dense, const Tensor& position, const Tensor& values) {
+  TORCH_CHECK(dense.is_contiguous() && dense.scalar_type() == at::kFloat, "weight must be a contiguous float tensor");
+  gather(dense.data_ptr<float>(), position.data_ptr<int>(), position.numel(), values.data_ptr<float>());
+}
+
+void scatter_op(const Tensor& values, const Tensor& position, const Tensor& dense) {
+  scatter(values.data_ptr<float>(), position.data_ptr<int>(), position.numel(), dense.data_ptr<float>());
+}
+
+Program program(const Tensor& slots, const Tensor& layers, at::TensorList start, at::TensorList offset, at::TensorList values,
+                at::TensorList bias) {
+  Program p;
+  for (int64_t i = 0; i < slots.size(0); ++i) {
+    const int64_t* s = slots.data_ptr<int64_t>() + i * slots.size(1);
+    p.slots.push_back({s[0], int(s[1]), int(s[2]), int(s[3]), int(s[4])});
+  }
+  for (int64_t i = 0; i < layers.size(0); ++i) {
+    const int64_t* f = layers.data_ptr<int64_t>() + i * layers.size(1);
+    p.layers.push_back({forward_pattern(start[i], offset[i], values[i]), bias[i].data_ptr<float>(), int(f[0]), int(f[1]),
+                        int(f[2]), int(f[3]), int(f[4]), int(f[5]), f[6] != 0});
+  }
+  return p;
+}
+
+// One region on a batch. arenas [thread][floats]; ends [input or output]: its slot, and whether it is a mean (outputs).
+void infer_op(at::TensorList images, const Tensor& input_slots, const Tensor& slots, const Tensor& layers, at::TensorList start,
+              at::TensorList offset, at::TensorList values, at::TensorList bias, const Tensor& arenas, bool one_sample,
+              const Tensor& output_slots, const Tensor& pooled, at::TensorList outputs) {
+  const Program p = program(slots, layers, start, offset, values, bias);
+  const int64_t samples = images[0].size(0), lanes = one_sample ? 1 : kLanes;
+  const int64_t *in = input_slots.data_ptr<int64_t>(), *out = output_slots.data_ptr<int64_t>(),
+                *mean = pooled.data_ptr<int64_t>();
+  at::parallel_for(0, (samples + lanes - 1) / lanes, 1, [&](int64_t begin, int64_t end) {
+    float* arena = arenas.data_ptr<float>() + at::get_thread_num() * arenas.size(1);
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t valid = std::min(lanes, samples - b * lanes);
+      for (size_t i = 0; i < images.size(); ++i) {
+        const float* image = images[i].data_ptr<float>() + b * lanes * images[i].stride(0);
+        const View x = p.slots[in[i]].view(arena, lanes);
+        one_sample ? read_sample(image, x) : pack_block(image, valid, x, 0);
+      }
+      one_sample ? run_layers<true>(p, arena) : run_layers<false>(p, arena);
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        float* to = outputs[i].data_ptr<float>() + b * lanes * outputs[i].stride(0);
+        const View x = p.slots[out[i]].view(arena, lanes);
+        if (one_sample) (mean[i] ? pool_sample : write_sample)(x, to);
+        else (mean[i] ? pool_block : unpack_block)(x, 0, valid, to);
+      }
+    }
+  });
+}
+
+int64_t lanes_op() { return kLanes; }
+
+}  // namespace
+
+TORCH_LIBRARY(sparseopt, m) {
+  m.def("lanes() -> int", lanes_op);
+  m.def(
+      "conv_forward(Tensor(a!) x, int border, bool keep, Tensor? z, Tensor? norm, Tensor? shortcut, int shortcut_border, "
+      "Tensor? shortcut_norm, int shortcut_stride, int shortcut_offset, bool relu, Tensor values, Tensor start, Tensor offset, "
+      "int stride, int reach, int samples, Tensor(b!) out, Tensor(c!) shift, Tensor(d!)? sums) -> ()");
+  m.def(
+      "make_activation(Tensor z, Tensor norm, Tensor? shortcut, int shortcut_border, Tensor? shortcut_norm, "
+      "int shortcut_stride, int shortcut_offset, bool relu, Tensor(a!) x, int border) -> ()");
+  m.def(
+      "conv_backward(Tensor g, int g_border, Tensor z, Tensor coefficients, Tensor input, int input_border, "
+      "Tensor? input_norm, bool input_relu, Tensor(a!)? to, int to_border, bool accumulate, Tensor? shortcut, "
+      "int shortcut_border, int shortcut_offset, bool mask, Tensor? input_z, Tensor values, Tensor start, Tensor offset, "
+      "Tensor order, int stride, int reach, int dz_border, int samples, Tensor(b!) weight_gradient, Tensor(c!)? sums) -> ()");
+  m.def(
+      "batch_norm_forward(Tensor sums, Tensor shift, int count, Tensor? gamma, Tensor? beta, float eps, "
+      "Tensor(a!)? running_mean, Tensor(b!)? running_var, float factor, Tensor(c!) moments, Tensor(d!) affine) -> ()");
+  m.def(
+      "batch_norm_backward(Tensor sums, int count, Tensor moments, Tensor? gamma, Tensor(a!) coefficients, "
+      "Tensor(b!) gradients) -> ()");
+  m.def(
+      "infer(Tensor[] images, Tensor input_slots, Tensor slots, Tensor layers, Tensor[] start, Tensor[] offset, "
+      "Tensor[] values, Tensor[] bias, Tensor(a!) arenas, bool one_sample, Tensor output_slots, Tensor pooled, "
+      "Tensor(b!)[] outputs) -> ()");
+  m.def("gather(Tensor dense, Tensor position, Tensor(a!) values) -> ()");
+  m.def("scatter(Tensor values, Tensor position, Tensor(a!) dense) -> ()");
+  m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
+  m.def("unpack(Tensor x, int border, Tensor(a!) image) -> ()");
+  m.def("pool_forward(Tensor x, int border, Tensor(a!) pooled) -> ()");
+  m.def("pool_backward(Tensor gradient, Tensor(a!) g, int border, bool accumulate) -> ()");
+  m.def(
+      "shortcut_backward(Tensor g, int g_border, int stride, int offset, Tensor(a!) to, int to_border, bool accumulate) -> ()");
+  m.def(
+      "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, int samples, Tensor(b!) sums) -> ()");
+  m.def(
+      "linear_forward(Tensor x, Tensor? bias, Tensor values, Tensor start, Tensor offset, bool relu, Tensor(a!) y) -> ()");
+  m.def(
+      "linear_backward(Tensor x, Tensor dy, Tensor values, Tensor start, Tensor offset, Tensor order, bool relu, "
+      "Tensor(a!)? dx, Tensor(b!) weight_gradient) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
+  m.impl("conv_forward", conv_forward_op);
+  m.impl("make_activation", make_activation_op);
+  m.impl("conv_backward", conv_backward_op);
+  m.impl("batch_norm_forward", batch_norm_forward_op);
+  m.impl("batch_norm_backward", batch_norm_backward_op);
+  m.impl("infer", infer_op);
+  m.impl("gather", gather_op);
+  m.impl("scatter", scatter_op);
+  m.impl("pack", pack_op);
+  m.impl("unpack", unpack_op);
+  m.impl("pool_forward", pool_forward_op);
+  m.impl("pool_backward", pool_backward_op);
+  m.impl("shortcut_backward", shortcut_backward_op);
+  m.impl("finish_gradient", finish_gradient_op);
+  m.impl("linear_forward", linear_forward_op);
+  m.impl("linear_backward", linear_backward_op);
+}
+
+}  // namespace sparseopt

@@ -1,0 +1,70 @@
+// Sums over samples and positions, gathered where the values are still in registers.
+//
+// A kernel adds vectors in single precision over one row of tiles only; the row is then added, lane by lane, to sums in double
+// precision, and a finished block's valid lanes to the totals of its thread. The totals are added up in the order of the
+// threads: the same thread count gives the same bits.
+#pragma once
+#include <ATen/Parallel.h>
+
+#include <vector>
+
+#include "scratch.h"
+#include "vec.h"
+
+namespace sparseopt {
+
+// Two sums a channel, for the block a thread is working on.
+class BlockSums {
+ public:
+  explicit BlockSums(int channels) : size_(size_t(channels) * 2 * kLanes) {
+    row_ = scratch<Use::row_sums>().get<float>(size_);
+    block_ = scratch<Use::block_sums>().get<double>(size_);
+    std::fill_n(row_, size_, 0.f);
+    std::fill_n(block_, size_, 0.0);
+  }
+
+  SPARSEOPT_INLINE void add(int channel, Vec first, Vec second) {
+    float* sums = row_ + channel * 2 * kLanes;
+    store(sums, load(sums) + first);
+    store(sums + kLanes, load(sums + kLanes) + second);
+  }
+
+  void end_row() {
+    for (size_t i = 0; i < size_; ++i) block_[i] += row_[i];
+    std::fill_n(row_, size_, 0.f);
+  }
+
+  // The sums of the valid lanes, added to totals [channel][2].
+  void end_block(int valid, double* totals) {
+    for (size_t i = 0; i < size_ / kLanes; ++i)
+      for (int lane = 0; lane < valid; ++lane) totals[i] += block_[i * kLanes + lane];
+    std::fill_n(block_, size_, 0.0);
+  }
+
+ private:
+  size_t size_;
+  float* row_;
+  double* block_;
+};
+
+class Statistics {
+ public:
+  Statistics(int channels, int threads) : channels_(channels), totals_(size_t(threads) * channels * 2, 0.0) {}
+
+  double* of_thread() { return totals_.data() + size_t(at::get_thread_num()) * channels_ * 2; }
+
+  // out [2][channel]
+  void reduce(double* out) const {
+    std::fill_n(out, size_t(channels_) * 2, 0.0);
+    for (size_t i = 0; i < totals_.size(); ++i) {
+      const size_t entry = i % (size_t(channels_) * 2);
+      out[entry % 2 * channels_ + entry / 2] += totals_[i];
+    }
+  }
+
+ private:
+  int channels_;
+  std::vector<double> totals_;
+};
+
+}  // namespace sparseopt

@@ -1,0 +1,71 @@
+// One vector of samples: the unit every kernel computes with. The width follows the instruction set the file is compiled for,
+// so the kernels are written once and never name an intrinsic.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace sparseopt {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16, kRegisters = 32;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8, kRegisters = 16;
+#else
+constexpr int kLanes = 4, kRegisters = 16;
+#endif
+
+using Vec = float __attribute__((vector_size(kLanes * sizeof(float))));
+
+#define SPARSEOPT_INLINE inline __attribute__((always_inline))
+#define SPARSEOPT_LAMBDA __attribute__((always_inline))
+
+SPARSEOPT_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+SPARSEOPT_INLINE void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
+SPARSEOPT_INLINE Vec broadcast(float f) { return f - Vec{}; }
+SPARSEOPT_INLINE Vec relu(Vec v) { return v > Vec{} ? v : Vec{}; }
+SPARSEOPT_INLINE Vec where_positive(Vec condition, Vec v) { return condition > Vec{} ? v : Vec{}; }
+
+SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <size_t... I>
+SPARSEOPT_INLINE Vec take_even(Vec low, Vec high, std::index_sequence<I...>) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(low, high, (2 * int(I))...);
+#else
+  return Vec{(2 * I < kLanes ? low[2 * I % kLanes] : high[2 * I % kLanes])...};
+#endif
+}
+
+// Every second of 2 * kLanes floats.
+SPARSEOPT_INLINE Vec load_every_second(const float* p) {
+  return take_even(load_unaligned(p), load_unaligned(p + kLanes), std::make_index_sequence<kLanes>{});
+}
+
+// Sum of the lanes below `valid`: the lanes above hold no sample.
+SPARSEOPT_INLINE double sum_lanes(const float* p, int valid) {
+  double sum = 0;
+  for (int lane = 0; lane < valid; ++lane) sum += p[lane];
+  return sum;
+}
+
+SPARSEOPT_INLINE float sum_lanes(Vec v) {
+  float lanes[kLanes];
+  __builtin_memcpy(lanes, &v, sizeof v);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  return lanes[0];
+}
+
+// Keeps a pointer in one register. Without it the compiler derives every address of an unrolled tile from scratch and spills
+// the accumulators to make room for them.
+template <class T>
+SPARSEOPT_INLINE void pin(T*& p) {
+  asm("" : "+r"(p));
+}
+
+}  // namespace sparseopt

@@ -1,0 +1,30 @@
+"""Fake implementations of the operators, by which torch.compile and FakeTensorMode run them without data.
+
+All operators write into tensors they are given and return nothing: there is nothing to infer.
+"""
+
+import torch
+
+NAMES = (
+    "conv_forward",
+    "make_activation",
+    "conv_backward",
+    "batch_norm_forward",
+    "batch_norm_backward",
+    "infer",
+    "gather",
+    "scatter",
+    "pack",
+    "unpack",
+    "pool_forward",
+    "pool_backward",
+    "shortcut_backward",
+    "finish_gradient",
+    "linear_forward",
+    "linear_backward",
+)
+
+
+def register() -> None:
+    for name in NAMES:
+        torch.library.register_fake(f"sparseopt::{name}", lambda *arguments: None)

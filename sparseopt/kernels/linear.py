@@ -1,0 +1,176 @@
+"""Chains of sparse linear layers on transposed activations (see `csrc/linear.h`), as one autograd node.
+
+Activations stay transposed from the first layer of a chain to the last, ReLU included; the batch is padded to whole vectors
+with samples of zeros, whose gradient is zero.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.fx import Graph, Node
+
+from sparseopt.kernels import pattern
+from sparseopt.kernels.build import operators
+from sparseopt.kernels.match_convs import RELU
+from sparseopt.kernels.memory import floats
+from sparseopt.kernels.packed import gather, scatter
+from sparseopt.kernels.pattern import Pattern
+from sparseopt.kernels.rewrite import Piece, has_hooks
+from sparseopt.topology import Topology
+
+
+@dataclass
+class Layer:
+    """A linear layer and the ReLU behind it. `weight` is the weight's name in the model."""
+
+    module: nn.Linear
+    weight: str
+    relu: bool = False
+
+
+Chain = list[Layer]
+
+
+def match_chains(model: nn.Module, graph: Graph) -> list[Piece[Chain]]:
+    """Linear layers that follow one another with nothing but ReLU between them."""
+    modules = dict(model.named_modules())
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    tails: dict[
+        Node, tuple[Chain, list[Node]]
+    ] = {}  # last node of a chain -> the chain, the node it reads and its own
+    for node in graph.nodes:
+        source = node.args[0] if node.args else None
+        module = modules.get(str(node.target)) if node.op == "call_module" else None
+        free = module is not None and not has_hooks(module)
+        follows = isinstance(source, Node) and source in tails and len(source.users) == 1
+        if isinstance(module, nn.Linear) and free and calls[node.target] == 1 and isinstance(source, Node):
+            chain, nodes = tails.pop(source) if follows else ([], [source])
+            tails[node] = ([*chain, Layer(module, f"{node.target}.weight")], [*nodes, node])
+        elif follows and (node.target in RELU or (isinstance(module, nn.ReLU) and free)):
+            assert isinstance(source, Node)
+            chain, nodes = tails.pop(source)
+            chain[-1].relu = True
+            tails[node] = (chain, [*nodes, node])
+    return [
+        Piece(chain, frozenset(nodes), [source], {tail: None})
+        for tail, (chain, [source, *nodes]) in tails.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Index lists of one layer."""
+
+    position: Tensor
+    forward: Pattern
+    backward: Pattern
+
+
+def build_lists(mask: Tensor) -> Lists:
+    return Lists(pattern.positions(mask), pattern.linear_forward(mask), pattern.linear_backward(mask))
+
+
+class SparseChain(nn.Module):
+    """Runs a chain on the sparse kernels. Its parameters are the model's own and are not registered here."""
+
+    def __init__(self, chain: Chain, topology: Topology) -> None:
+        super().__init__()
+        self.chain, self.topology = chain, topology
+        self._lists: list[Lists] = []
+        self._built_for: int | None = None
+
+    def weights(self) -> list[tuple[str, Tensor]]:
+        return [(layer.weight, layer.module.weight) for layer in self.chain]
+
+    def lists(self) -> list[Lists]:
+        """Lists of every layer, for the masks in force."""
+        if self._built_for != self.topology.version:
+            masks = self.topology.masks
+            self._lists = [
+                build_lists(masks[name] if name in masks else torch.ones_like(weight, dtype=torch.bool))
+                for name, weight in self.weights()
+            ]
+            self._built_for = self.topology.version
+        return self._lists
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        return _run(self, x)
+
+    def run(self, x: Tensor) -> tuple[Tensor]:
+        parameters = [tensor for layer in self.chain for tensor in (layer.module.weight, layer.module.bias)]
+        flat = x.float().reshape(-1, x.shape[-1])
+        y = _Pass.apply(self, flat, *parameters)
+        return (y.view(*x.shape[:-1], y.shape[-1]),)
+
+
+_run: Any = torch.compiler.disable(lambda piece, given: piece.run(given))
+
+
+class ChainRun:
+    """One pass through a chain, and back. `values` are the input and the outputs of all layers, transposed."""
+
+    def __init__(self, chain: SparseChain) -> None:
+        self.chain, self.lists = chain.chain, chain.lists()
+        self.ops = operators()
+        self.packed = [
+            gather(layer.module.weight, lists.position)
+            for layer, lists in zip(self.chain, self.lists, strict=True)
+        ]
+        self.values: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.values = [self._transposed(x)]
+        for layer, lists, packed in zip(self.chain, self.lists, self.packed, strict=True):
+            bias = None if layer.module.bias is None else layer.module.bias.detach()
+            use, source = lists.forward, self.values[-1]
+            y = floats(layer.module.out_features, source.shape[1])
+            self.ops.linear_forward(source, bias, packed, use.start, use.offset, layer.relu, y)
+            self.values.append(y)
+        return self.values[-1][:, : len(x)].t().contiguous()
+
+    def backward(self, gradient: Tensor, input_wanted: bool) -> list[Tensor | None]:
+        """Gradients of the input and of every layer's weight and bias."""
+        dy = self._transposed(gradient)
+        if self.chain[-1].relu:
+            dy *= self.values[-1] > 0
+        found: list[Tensor | None] = []
+        for index in reversed(range(len(self.chain))):
+            dx = torch.empty_like(self.values[index]) if index or input_wanted else None
+            bias = None if self.chain[index].module.bias is None else dy.sum(1)
+            found = [self._layer_back(index, dy, dx), bias, *found]
+            if dx is not None:
+                dy = dx
+        return [dy[:, : len(gradient)].t() if input_wanted else None, *found]
+
+    def _layer_back(self, index: int, dy: Tensor, dx: Tensor | None) -> Tensor:
+        """Writes the gradient of a layer's input to dx; returns that of its weight."""
+        lists, packed = self.lists[index], self.packed[index]
+        use, behind_relu = lists.backward, index > 0 and self.chain[index - 1].relu
+        of_weights = torch.empty_like(packed)
+        self.ops.linear_backward(
+            self.values[index], dy, packed, use.start, use.offset, use.order, behind_relu, dx, of_weights
+        )
+        return scatter(of_weights, lists.position, self.chain[index].module.weight)
+
+    def _transposed(self, x: Tensor) -> Tensor:
+        lanes = self.ops.lanes()
+        out = floats(x.shape[1], -(-len(x) // lanes) * lanes)
+        out[:, len(x) :] = 0
+        out[:, : len(x)] = x.detach().t()
+        return out
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, chain: SparseChain, x: Tensor, *parameters: Tensor | None) -> Tensor:
+        ctx.run = ChainRun(chain)
+        return ctx.run.forward(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None, *ctx.run.backward(gradient, ctx.needs_input_grad[1])

@@ -1,0 +1,78 @@
+"""The active weights of a layer as the lists the kernels walk (see `csrc/pattern.h`), built anew when the mask changes.
+
+A convolution needs two: by output channel for the forward pass and by input channel for the backward pass. A weight at kernel
+row r reads input row `h * stride + r - padding` for output row h. Backward, the input rows of one parity p = (r - padding) mod
+stride are reached by it, from output row `(p + padding - r) / stride` counted from the row's own index: with a stride, every
+parity class has its own lists, one after the other.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Lists of active weights, `start[i]` to `start[i + 1]` for channel i. All int32, on the CPU.
+
+    `order[k]` is the place of entry k among the active weights in the order of memory.
+    """
+
+    start: Tensor
+    offset: Tensor
+    order: Tensor
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What turns a kernel position into a memory offset: strides of the layout, in floats."""
+
+    row: int
+    channel: int
+    column: int
+
+
+def geometry(channels: int, width: int, border: int, lanes: int) -> Geometry:
+    channel = (width + 2 * border) * lanes
+    return Geometry(row=channels * channel, channel=channel, column=lanes)
+
+
+def lists(group: Tensor, groups: int, offset: Tensor) -> Pattern:
+    """Sort weights by group, keeping their order within a group."""
+    order = torch.argsort(group, stable=True)
+    start = torch.zeros(groups + 1, dtype=torch.int32, device="cpu")
+    start[1:] = torch.bincount(group, minlength=groups).cumsum(0)
+    return Pattern(start, offset[order].int().contiguous(), order.int())
+
+
+def positions(mask: Tensor) -> Tensor:
+    """Where the active weights are in the dense weight, in the order of memory."""
+    return mask.cpu().flatten().nonzero().squeeze(1).int()
+
+
+def conv_forward(mask: Tensor, padding: tuple[int, int], at: Geometry) -> Pattern:
+    out, into, row, column = mask.cpu().nonzero(as_tuple=True)
+    offset = into * at.channel + (row - padding[0]) * at.row + (column - padding[1]) * at.column
+    return lists(out, mask.shape[0], offset)
+
+
+def conv_backward(mask: Tensor, padding: tuple[int, int], stride: int, at: Geometry) -> Pattern:
+    out, into, row, column = mask.cpu().nonzero(as_tuple=True)
+    parity = [(index - pad) % stride for index, pad in zip((row, column), padding, strict=True)]
+    shift = [
+        (p + pad - index) // stride for p, index, pad in zip(parity, (row, column), padding, strict=True)
+    ]
+    offset = out * at.channel + shift[0] * at.row + shift[1] * at.column
+    group = (parity[0] * stride + parity[1]) * mask.shape[1] + into
+    return lists(group, stride * stride * mask.shape[1], offset)
+
+
+def linear_forward(mask: Tensor) -> Pattern:
+    out, into = mask.cpu().nonzero(as_tuple=True)
+    return lists(out, mask.shape[0], into)
+
+
+def linear_backward(mask: Tensor) -> Pattern:
+    out, into = mask.cpu().nonzero(as_tuple=True)
+    return lists(into, mask.shape[1], out)

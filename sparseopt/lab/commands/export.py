@@ -1,0 +1,50 @@
+"""`sparseopt export`: a trained network as a file for others."""
+
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from sparseopt.kernels.file import save
+from sparseopt.lab.cli import UserError, run
+from sparseopt.lab.onnx import export_onnx
+from sparseopt.lab.restore import restore
+
+SUFFIX = {"safetensors": "sparse.safetensors", "onnx": "model.onnx"}
+
+
+def main(argv: list[str]) -> int:
+    """Export what the command line says."""
+    return run("sparseopt export", export, argv)
+
+
+def export(
+    folder: tyro.conf.Positional[Path],
+    format: Literal["safetensors", "onnx"] = "safetensors",
+    out: Path | None = None,
+    data_dir: Path | None = None,
+) -> None:
+    """Write the network of a run, as it was at its last checkpoint, to one file.
+
+    Args:
+        folder: The run.
+        format: safetensors: active weights and one bit for every possible one, small, read by `sparseopt.load`. onnx:
+            the dense network with its zeros, for any ONNX runtime; compared with torch before it counts as written.
+        out: The file; None: beside the run's other files.
+        data_dir: Folder with the data sets' official files; None: $SPARSEOPT_DATA, else the cache.
+    """
+    experiment = restore(folder, data_dir=data_dir).experiment
+    path = out or folder / SUFFIX[format]
+    if format == "onnx":
+        deviation = export_onnx(experiment.model, experiment.data.shape, path)
+        print(f"{path}: {size(path)}, within {deviation:.1e} of torch")
+        return
+    if experiment.topology is None:
+        raise UserError(f"{folder} is a dense run; its model.safetensors is all there is to pack")
+    save(experiment.model, experiment.topology, path)
+    dense = sum(t.numel() * t.element_size() for t in experiment.model.state_dict().values())
+    print(f"{path}: {size(path)}, {path.stat().st_size / dense:.1%} of the dense network")
+
+
+def size(path: Path) -> str:
+    return f"{path.stat().st_size / 1024:,.0f} KiB"

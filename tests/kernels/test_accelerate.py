@@ -1,0 +1,276 @@
+"""What a user of `accelerate` relies on besides the gradients."""
+
+import copy
+import io
+import logging
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import sparseopt as so
+from sparseopt.kernels import accelerated as module
+from sparseopt.kernels.accelerated import SparseForward
+from sparseopt.kernels.build import BuildError
+from sparseopt.lab.models.resnet_cifar import CifarResNet
+
+STEPS = 200
+
+
+def small_resnet(seed: int = 0) -> CifarResNet:
+    torch.manual_seed(seed)
+    return CifarResNet(8, 10, width=0.5, shortcut="padding")
+
+
+def batches(steps: int) -> list[tuple[Tensor, Tensor]]:
+    """Noisy copies of ten patterns: something to learn, the same for everyone."""
+    generator = torch.Generator().manual_seed(5)
+    patterns = torch.randn(10, 3, 12, 12, generator=generator)
+    labels = torch.randint(0, 10, (steps, 24), generator=generator)
+    noise = torch.randn(steps, 24, 3, 12, 12, generator=generator)
+    return [(patterns[y] + 2 * n, y) for y, n in zip(labels, noise, strict=True)]
+
+
+class Training:
+    """A model with its optimizer, trained step by step."""
+
+    def __init__(self, *, accelerated: bool, method: so.Method | None = None) -> None:
+        self.model = small_resnet()
+        self.topology = so.sparsify(self.model, 0.9)
+        base = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+        self.optimizer = so.SparseOpt(base, self.topology, method or so.SET(total_steps=STEPS, every=25))
+        if accelerated:
+            so.accelerate(self.model, self.topology)
+            assert isinstance(self.model.forward, SparseForward)
+
+    def step(self, x: Tensor, y: Tensor) -> float:
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def state(self) -> dict[str, object]:
+        return copy.deepcopy({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()})
+
+    def load(self, state: dict[str, object]) -> None:
+        self.model.load_state_dict(state["model"])  # pyright: ignore[reportArgumentType]
+        self.optimizer.load_state_dict(state["optimizer"])  # pyright: ignore[reportArgumentType]
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    return all(
+        torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
+
+
+def test_loss_curves_agree_within_rounding() -> None:
+    """Dense runs that sum their samples in another order drift apart; the accelerated run drifts no further.
+
+    Drift comes in jumps: rounding decides which of two nearly equal weights is dropped. So several orders are run.
+    """
+    data = batches(STEPS)
+    generator = torch.Generator().manual_seed(0)
+    orders = [torch.arange(24), *(torch.randperm(24, generator=generator) for _ in range(3))]
+    dense = [Training(accelerated=False) for _ in orders]
+    curves = [
+        torch.tensor([run.step(x[order], y[order]) for x, y in data])
+        for run, order in zip(dense, orders, strict=True)
+    ]
+    accelerated = Training(accelerated=True)
+    ours = torch.tensor([accelerated.step(x, y) for x, y in data])
+    noise = max(float((curves[0] - other).abs().mean()) for other in curves[1:])
+    assert curves[0][-20:].mean() < 0.5 * curves[0][:20].mean()  # it learns
+    assert (curves[0] - ours)[:25].abs().max() < 1e-5  # no mask has moved yet
+    assert (curves[0] - ours).abs().mean() <= 2 * noise
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_thread_count_gives_the_same_bits(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        a, b = Training(accelerated=True), Training(accelerated=True)
+        for x, y in batches(10):
+            assert a.step(x, y) == b.step(x, y)
+        assert same(a.model, b.model)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_resumed_run_is_the_same_run() -> None:
+    data = batches(60)
+    whole, half = Training(accelerated=True), Training(accelerated=True)
+    for x, y in data:
+        whole.step(x, y)
+    for x, y in data[:31]:
+        half.step(x, y)
+    resumed = Training(accelerated=True)
+    resumed.load(half.state())
+    for x, y in data[31:]:
+        resumed.step(x, y)
+    assert same(whole.model, resumed.model)
+
+
+def test_rigl_gets_the_dense_gradient_when_it_is_due_and_only_then() -> None:
+    run = Training(accelerated=True, method=so.RigL(total_steps=100, every=5))
+    dense = []
+    for step, (x, y) in enumerate(batches(10), start=1):
+        run.step(x, y)
+        outside = (
+            (parameter.grad != 0) & ~run.topology.masks[name]
+            for name, parameter in run.topology.parameters.items()
+            if parameter.grad is not None
+        )
+        if any(bool(each.any()) for each in outside):
+            dense.append(step)
+    assert dense == [5, 10]
+
+
+def test_optimizers_that_always_need_the_dense_gradient_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    model = small_resnet()
+    topology = so.sparsify(model, 0.9)
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = so.SparseOpt(base, topology, so.Static(), max_grad_norm=1.0, clip="paper")
+    so.accelerate(model, topology)
+    for x, y in batches(module.DENSE_STEPS):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert "clip='paper'" in caplog.text
+
+
+def test_state_dict_and_parameters_are_the_models_own() -> None:
+    model = small_resnet()
+    keys, parameters = list(model.state_dict()), list(model.parameters())
+    accelerated = so.accelerate(model, so.sparsify(model, 0.9))
+    assert accelerated is model
+    assert list(model.state_dict()) == keys
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+
+
+def test_copies_are_ordinary_models() -> None:
+    model = small_resnet()
+    topology = so.sparsify(model, 0.9)
+    dense = copy.deepcopy(model).eval()
+    so.accelerate(model, topology)
+    x = torch.randn(4, 3, 12, 12)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        assert not isinstance(other.forward, SparseForward)
+        assert torch.equal(other.eval()(x), dense(x))
+
+
+def test_evaluation_in_shares_and_restore() -> None:
+    model = small_resnet()
+    topology = so.sparsify(model, 0.9)
+    so.accelerate(model, topology)
+    for x, _ in batches(3):
+        model(x)
+    model.eval()
+    x = torch.randn(150, 3, 12, 12)
+    with torch.no_grad():
+        ours = model(x)
+        so.kernels.restore(model)
+        assert torch.allclose(ours, model(x), atol=1e-5)
+
+
+def test_mode_dependent_functions_follow_the_mode() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(20, 400), nn.Linear(400, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(F.dropout(F.relu(self.a(x)), 0.5, self.training))
+
+    torch.manual_seed(0)
+    model = Net()
+    so.accelerate(model, so.sparsify(model, 0.9))
+    x = torch.randn(8, 20)
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # torch's own, at a graph break
+def test_torch_compile_accepts_the_model() -> None:
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 20), nn.Tanh())
+    so.accelerate(model, so.sparsify(model, 0.8))
+    x = torch.randn(8, 20)
+    compiled = torch.compile(model, backend="aot_eager")
+    assert torch.allclose(compiled(x), model(x))
+
+
+def test_autocast_keeps_the_kernels_in_float32() -> None:
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 20))
+    so.accelerate(model, so.sparsify(model, 0.8))
+    x = torch.randn(8, 20)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = model(x.bfloat16())
+    assert y.dtype == torch.float32
+
+
+def test_the_default_dtype_of_the_process_does_not_matter() -> None:
+    model = small_resnet()
+    topology = so.sparsify(model, 0.9)
+    x = torch.randn(4, 3, 12, 12)
+    expected = copy.deepcopy(model)(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        so.accelerate(model, topology)
+        y = model(x)
+        y.sum().backward()
+        assert so.compile_inference(model, topology)(x).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.allclose(y, expected, atol=1e-5)
+
+
+def test_a_second_backward_pass_is_refused() -> None:
+    model = small_resnet()
+    so.accelerate(model, so.sparsify(model, 0.9))
+    loss = model(torch.randn(4, 3, 12, 12)).sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        loss.backward()
+
+
+def unchanged(model: nn.Module, topology: so.Topology, caplog: pytest.LogCaptureFixture) -> str:
+    """The log line, after seeing that the model was left alone."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert so.accelerate(model, topology) is model
+    assert "forward" not in model.__dict__
+    (record,) = caplog.records
+    return record.getMessage()
+
+
+def test_where_the_kernels_cannot_help_the_model_is_unchanged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) if x.sum() > 0 else x
+
+    branching = Branching()
+    assert "cannot trace Branching" in unchanged(branching, so.sparsify(branching, 0.5), caplog)
+    double = nn.Sequential(nn.Linear(4, 4)).double()
+    assert "float32 on the CPU" in unchanged(double, so.sparsify(double, 0.5), caplog)
+    dense = nn.Sequential(nn.Linear(4, 4))
+    assert "sparse enough to gain" in unchanged(dense, so.sparsify(dense, 0.25), caplog)
+
+    def no_compiler() -> None:
+        raise BuildError("no C++ compiler")
+
+    monkeypatch.setattr(module, "operators", no_compiler)
+    model = small_resnet()
+    assert "no C++ compiler" in unchanged(model, so.sparsify(model, 0.9), caplog)

@@ -1,0 +1,92 @@
+"""Frozen engines give what the model in evaluation mode gives."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import sparseopt as so
+from sparseopt.lab.models.resnet_cifar import CifarResNet
+
+
+def trained(model: nn.Module, x: Tensor) -> nn.Module:
+    """Running statistics and batch norm parameters that are not those of a fresh model."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, 0, 0.3)
+    model.train()
+    with torch.no_grad():
+        for _ in range(3):
+            model(x + torch.randn_like(x))
+    return model
+
+
+def agree(engine: so.kernels.Engine, model: nn.Module, x: Tensor) -> bool:
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double().eval()(x.double())
+    return bool((engine(x).double() - exact).abs().max() <= 2e-6 * exact.abs().max().clamp_min(1))
+
+
+@pytest.mark.parametrize("shortcut", ["padding", "projection"])
+@pytest.mark.parametrize("batch", [1, 2, 3, 7, 16, 33])
+@pytest.mark.parametrize("size", [32, 17])
+def test_residual_networks_of_any_batch_and_image_size(shortcut: str, batch: int, size: int) -> None:
+    torch.manual_seed(0)
+    model = CifarResNet(8, 10, width=0.5, shortcut=shortcut)  # pyright: ignore[reportArgumentType]
+    topology = so.sparsify(model, 0.8)
+    trained(model, torch.randn(16, 3, size, size))
+    engine = so.compile_inference(model, topology)
+    assert agree(engine, model, torch.randn(batch, 3, size, size))
+    assert agree(engine, model, torch.randn(batch, 3, size + 4, size))
+
+
+def test_several_outputs_biases_and_wide_images() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 8, 5, stride=2, padding=2)
+            self.a, self.norm = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+            self.b = nn.Conv2d(8, 8, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.stem(x))
+            y = self.norm(self.a(x)) + x
+            return torch.cat([y, torch.relu(y + self.b(y)), F.max_pool2d(x, 3, 1, 1)], 1)
+
+    torch.manual_seed(0)
+    model = Branches()
+    topology = so.sparsify(model, 0.7)
+    trained(model, torch.randn(4, 3, 12, 75))
+    engine = so.compile_inference(model, topology)
+    for batch in (1, 9):
+        assert agree(engine, model, torch.randn(batch, 3, 12, 75))
+
+
+def test_large_linear_layers() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(300, 400), nn.ReLU(), nn.Linear(400, 10))
+    engine = so.compile_inference(model, so.sparsify(model, 0.9))
+    assert agree(engine, model, torch.randn(5, 3, 10, 10))
+
+
+def test_the_engine_is_frozen() -> None:
+    torch.manual_seed(0)
+    model = CifarResNet(8, 10, width=0.5)
+    engine = so.compile_inference(model, so.sparsify(model, 0.8))
+    x = torch.randn(2, 3, 16, 16)
+    before = engine(x)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(engine(x), before)
+    assert model.training
+
+
+def test_batch_norm_without_running_statistics_cannot_be_folded() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False))
+    topology = so.sparsify(model, 0.8)
+    with pytest.raises(ValueError, match=r"behind '0\.weight' has no running statistics"):
+        so.compile_inference(model, topology)

@@ -1,0 +1,45 @@
+"""Chains of linear layers against float64."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import sparseopt as so
+
+Check = Callable[..., None]
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("batch", [1, 7, 16, 33, 128])
+def test_gradients_are_those_of_the_masked_dense_chain(check: Check, batch: int, sparsity: float) -> None:
+    torch.manual_seed(batch)
+    model = nn.Sequential(
+        nn.Linear(30, 50), nn.ReLU(), nn.Linear(50, 40, bias=False), nn.ReLU(), nn.Linear(40, 10)
+    )
+    check(model, so.sparsify(model, sparsity, distribution="uniform"), torch.randn(batch, 30))
+
+
+def test_chains_that_end_in_relu_and_neurons_without_inputs(check: Check) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 50), nn.Linear(50, 40), nn.ReLU())
+    masks = {name: torch.rand(p.shape) < 0.3 for name, p in model.named_parameters() if p.dim() == 2}
+    for mask in masks.values():
+        mask[1] = False
+        mask[:, 2] = False
+    check(model, so.sparsify(model, 0.7, masks=masks), torch.randn(9, 30))
+
+
+def test_more_than_two_axes_and_other_layers_between(check: Check) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(12, 30), nn.LayerNorm(30), nn.ReLU(), nn.Linear(30, 30), nn.GELU(), nn.Linear(30, 5)
+    )
+    check(model, so.sparsify(model, 0.8), torch.randn(3, 7, 12))
+
+
+def test_an_empty_batch() -> None:
+    model = nn.Sequential(nn.Linear(12, 30), nn.ReLU(), nn.Linear(30, 5))
+    so.accelerate(model, so.sparsify(model, 0.8))
+    assert model(torch.randn(0, 12)).shape == (0, 5)

@@ -1,0 +1,70 @@
+"""Measuring decides group by group, and leaves no trace."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import sparseopt as so
+from sparseopt.kernels import measured
+from sparseopt.kernels.accelerated import SparseForward
+from sparseopt.lab.models.resnet_cifar import CifarResNet
+
+
+def resnet() -> tuple[nn.Module, so.Topology]:
+    torch.manual_seed(0)
+    model = CifarResNet(8, 10, width=0.5)
+    return model, so.sparsify(model, 0.9)
+
+
+def test_every_group_is_measured_and_nothing_is_changed() -> None:
+    model, topology = resnet()
+    before = copy.deepcopy(model.state_dict())
+    choices = so.kernels.measure(model, topology, torch.randn(8, 3, 12, 12))
+    assert [len(choice.layers) for choice in choices] == [9, 1]
+    assert choices[0].layers[0] == "conv"
+    assert all(choice.dense > 0 and choice.sparse > 0 for choice in choices)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("faster", "layers"), [({"conv"}, 9), ({"fc"}, 1), ({"conv", "fc"}, 10)])
+def test_only_what_is_faster_is_kept(
+    faster: set[str], layers: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(
+        measured,
+        "compare",
+        lambda _, sparse, *__: so.kernels.Choice(
+            measured.layers_of(sparse), 2.0, 1.0 if measured.layers_of(sparse)[0] in faster else 3.0
+        ),
+    )
+    model, topology = resnet()
+    so.kernels.accelerate_where_faster(model, topology, torch.randn(8, 3, 12, 12))
+    assert isinstance(model.forward, SparseForward)
+    assert f"{layers} layers" in str(model.forward)
+    assert ("fc: sparse, 2.0 ms dense, 1.0 ms sparse" in caplog.text) == ("fc" in faster)
+
+
+def test_a_model_that_is_faster_dense_stays_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured.Choice, "faster", False)
+    model, topology = resnet()
+    so.kernels.accelerate_where_faster(model, topology, torch.randn(8, 3, 12, 12))
+    assert "forward" not in model.__dict__
+
+
+def test_groups_in_the_middle_of_a_network_are_measured_on_what_they_see() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(72, 50),
+        nn.Tanh(),
+        nn.Linear(50, 5),
+    )
+    choices = so.kernels.measure(model, so.sparsify(model, 0.8), torch.randn(8, 3, 8, 8))
+    assert [choice.layers for choice in choices] == [("0",), ("4",), ("6",)]

@@ -1,0 +1,54 @@
+"""`sparseopt train --accelerate`: the same training, within rounding, and resumable as ever."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparseopt.__main__ import main
+from sparseopt.kernels.accelerated import SparseForward
+from sparseopt.lab.experiment import build
+from sparseopt.lab.recipes import RECIPES, Config
+from sparseopt.lab.train import train
+
+
+def small(**changes: object) -> Config:
+    return replace(RECIPES["digits-mlp"], epochs=2, hidden=(64,), every=10, **changes)  # pyright: ignore
+
+
+def test_accelerated_training_learns_the_same() -> None:
+    dense, sparse = (train(small(), accelerate=choice) for choice in ("off", "on"))
+    assert sparse.experiment is not None
+    assert isinstance(sparse.experiment.model.forward, SparseForward)
+    for ours, theirs in zip(sparse.rows, dense.rows, strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=0.05)
+        assert ours["sparsity"] == theirs["sparsity"]
+
+
+def test_two_accelerated_runs_are_the_same_run() -> None:
+    first, second = (train(small(), accelerate="on") for _ in range(2))
+    assert [row["train_loss"] for row in first.rows] == [row["train_loss"] for row in second.rows]
+
+
+def test_auto_says_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
+    build(small(), accelerate="auto")
+    assert "ms dense" in caplog.text
+
+
+def test_a_dense_run_has_nothing_to_accelerate() -> None:
+    assert "forward" not in build(small(method="dense"), accelerate="on").model.__dict__
+
+
+def test_the_option(tmp_path: Path) -> None:
+    options = ["--epochs", "1", "--hidden", "32", "--accelerate", "on", "--out", str(tmp_path / "run")]
+    assert main(["train", "digits-mlp", *options]) == 0
+
+
+@pytest.mark.skipif("SPARSEOPT_DATA" not in os.environ, reason="needs CIFAR-100")
+def test_a_few_steps_on_cifar() -> None:
+    config = replace(RECIPES["cifar100-resnet20"], sparsity=0.95)
+    experiment = build(config, accelerate="on")
+    assert isinstance(experiment.model.forward, SparseForward)
+    images, _ = next(iter(experiment.data.train_batches(0, 0)))
+    assert experiment.forward(images).shape == (config.batch_size, 100)

@@ -224,7 +224,7 @@ def test_divergence_is_reported_at_its_first_step(small: Small) -> None:
     ("changes", "complaint"),
     [
         ({"model": "resnet20"}, "needs colour images"),
-        ({"fan_in": "trimodal"}, "fan-in pattern"),
+        ({"fan_in": "trimodal"}, "--fan-in must be random, constant or bimodal:R"),
         ({"batch_size": 5000}, "--batch-size must be between 1 and 4000"),
     ],
 )

@@ -117,7 +117,7 @@ def test_settings_that_are_not_plain_values_can_be_saved_and_compared(
     def fresh() -> so.SparseOpt:
         # described with an address, which is not a setting
         correction = partial(so.skew_factors, mode="global")
-        return wrap(build(seed=np.int64(3)), Elaborate(total_steps=np.int64(80)), correction=correction)  # type: ignore[arg-type]
+        return wrap(build(seed=np.int64(3)), Elaborate(total_steps=np.int64(800)), correction=correction)  # type: ignore[arg-type]
 
     state = through_a_file(fresh().state_dict())
     assert "partial" in state["sparseopt"]["configuration"]["correction"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 from torch.fx import Graph, Node
 
@@ -107,7 +108,9 @@ class SparseChain(nn.Module):
         return (y.view(*x.shape[:-1], y.shape[-1]),)
 
 
-_run: Any = torch.compiler.disable(lambda piece, given: piece.run(given))
+_run: Any = _disable_dynamo(
+    lambda piece, given: piece.run(given)
+)  # torch.compiler.disable takes a second to import
 
 
 class ChainRun:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from sparseopt.kernels.buffers import Buffers
@@ -77,7 +78,9 @@ class SparseRegion(nn.Module):
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
-_run: Any = torch.compiler.disable(lambda piece, given: piece.run(given))
+_run: Any = _disable_dynamo(
+    lambda piece, given: piece.run(given)
+)  # torch.compiler.disable takes a second to import
 
 
 def check_image(image: Tensor) -> None:

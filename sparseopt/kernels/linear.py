@@ -18,7 +18,7 @@ from sparseopt.kernels import pattern
 from sparseopt.kernels.build import operators
 from sparseopt.kernels.match_convs import RELU
 from sparseopt.kernels.memory import floats
-from sparseopt.kernels.packed import gather, scatter
+from sparseopt.kernels.packed import GradientMemory, gather
 from sparseopt.kernels.pattern import Pattern
 from sparseopt.kernels.rewrite import Piece, has_hooks
 from sparseopt.topology import Topology
@@ -64,15 +64,19 @@ def match_chains(model: nn.Module, graph: Graph) -> list[Piece[Chain]]:
 
 @dataclass(frozen=True)
 class Lists:
-    """Index lists of one layer."""
+    """Index lists of one layer, and where its gradient goes."""
 
     position: Tensor
     forward: Pattern
     backward: Pattern
+    gradient: GradientMemory
 
 
 def build_lists(mask: Tensor) -> Lists:
-    return Lists(pattern.positions(mask), pattern.linear_forward(mask), pattern.linear_backward(mask))
+    position = pattern.positions(mask)
+    return Lists(
+        position, pattern.linear_forward(mask), pattern.linear_backward(mask), GradientMemory(position)
+    )
 
 
 class SparseChain(nn.Module):
@@ -157,7 +161,7 @@ class ChainRun:
         self.ops.linear_backward(
             self.values[index], dy, packed, use.start, use.offset, use.order, behind_relu, dx, of_weights
         )
-        return scatter(of_weights, lists.position, self.chain[index].module.weight)
+        return lists.gradient.write(of_weights, self.chain[index].module.weight)
 
     def _transposed(self, x: Tensor) -> Tensor:
         lanes = self.ops.lanes()

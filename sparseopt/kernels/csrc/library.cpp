@@ -122,14 +122,32 @@ void linear_backward_op(const Tensor& x, const Tensor& dy, const Tensor& values,
                                                         order.data_ptr<int>(), weight_gradient.data_ptr<float>());
 }
 
-void gather_op(const Tensor& dense, const Tensor& position, const Tensor& values) {
-  TORCH_CHECK(dense.is_contiguous() && dense.scalar_type() == at::kFloat, "weight must be a contiguous float tensor");
-  gather(dense.data_ptr<float>(), position.data_ptr<int>(), position.numel(), values.data_ptr<float>());
+// Of several tensors: their active values, and which of them are those before, where `before` is not empty.
+c10::List<bool> gather_op(at::TensorList dense, at::TensorList position, at::TensorList before, at::TensorList values) {
+  c10::List<bool> same;
+  for (size_t i = 0; i < dense.size(); ++i) {
+    TORCH_CHECK(dense[i].is_contiguous() && dense[i].scalar_type() == at::kFloat, "expected a contiguous float tensor");
+    const bool known = before[i].numel() == position[i].numel() && position[i].numel() > 0;
+    same.push_back(gather(dense[i].data_ptr<float>(), position[i].data_ptr<int>(), position[i].numel(),
+                          known ? before[i].data_ptr<float>() : nullptr, values[i].data_ptr<float>()));
+  }
+  return same;
 }
 
-void scatter_op(const Tensor& values, const Tensor& position, const Tensor& dense) {
-  scatter(values.data_ptr<float>(), position.data_ptr<int>(), position.numel(), dense.data_ptr<float>());
+void scatter_op(at::TensorList values, at::TensorList position, at::TensorList dense) {
+  for (size_t i = 0; i < dense.size(); ++i) {
+    TORCH_CHECK(dense[i].is_contiguous() && dense[i].scalar_type() == at::kFloat, "expected a contiguous float tensor");
+    scatter(values[i].data_ptr<float>(), position[i].data_ptr<int>(), position[i].numel(), dense[i].data_ptr<float>());
+  }
 }
+
+bool scatter_over_op(const Tensor& before, const Tensor& values, const Tensor& position, const Tensor& dense) {
+  return scatter_over(before.data_ptr<float>(), values.data_ptr<float>(), position.data_ptr<int>(), position.numel(),
+                      dense.data_ptr<float>());
+}
+
+// Whether another tensor refers to the memory of this one.
+bool is_shared_op(const Tensor& tensor) { return tensor.storage().use_count() > 1; }
 
 Program program(const Tensor& slots, const Tensor& layers, at::TensorList start, at::TensorList offset, at::TensorList values,
                 at::TensorList bias) {
@@ -202,8 +220,10 @@ TORCH_LIBRARY(sparseopt, m) {
       "infer(Tensor[] images, Tensor input_slots, Tensor slots, Tensor layers, Tensor[] start, Tensor[] offset, "
       "Tensor[] values, Tensor[] bias, Tensor(a!) arenas, bool one_sample, Tensor output_slots, Tensor pooled, "
       "Tensor(b!)[] outputs) -> ()");
-  m.def("gather(Tensor dense, Tensor position, Tensor(a!) values) -> ()");
-  m.def("scatter(Tensor values, Tensor position, Tensor(a!) dense) -> ()");
+  m.def("gather(Tensor[] dense, Tensor[] position, Tensor[] before, Tensor(a!)[] values) -> bool[]");
+  m.def("scatter(Tensor[] values, Tensor[] position, Tensor(a!)[] dense) -> ()");
+  m.def("scatter_over(Tensor before, Tensor values, Tensor position, Tensor(a!) dense) -> bool");
+  m.def("is_shared(Tensor tensor) -> bool");
   m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
   m.def("unpack(Tensor x, int border, Tensor(a!) image) -> ()");
   m.def("pool_forward(Tensor x, int border, Tensor(a!) pooled) -> ()");
@@ -228,6 +248,8 @@ TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
   m.impl("infer", infer_op);
   m.impl("gather", gather_op);
   m.impl("scatter", scatter_op);
+  m.impl("scatter_over", scatter_over_op);
+  m.impl("is_shared", is_shared_op);
   m.impl("pack", pack_op);
   m.impl("unpack", unpack_op);
   m.impl("pool_forward", pool_forward_op);

@@ -1,11 +1,7 @@
 """Fake implementations of the operators, by which torch.compile and FakeTensorMode run them without data.
 
-Operators write into tensors they are given, so there are no shapes to infer. Those that answer a question about memory give the
-answer that is the usual one.
+All operators write into tensors they are given: there are no shapes to infer.
 """
-
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -26,15 +22,10 @@ NAMES = (
     "linear_forward",
     "linear_backward",
 )
-ANSWERS: dict[str, Callable[..., Any]] = {
-    "gather": lambda dense, *others: [True for _ in dense],
-    "scatter_over": lambda *arguments: True,
-    "is_shared": lambda *arguments: False,
-}
 
 
 def register() -> None:
     for name in NAMES:
         torch.library.register_fake(f"sparseopt::{name}", lambda *arguments: None)
-    for name, answer in ANSWERS.items():
-        torch.library.register_fake(f"sparseopt::{name}", answer)
+    # Whether the values are those before is a question about data; in a training step they mostly are.
+    torch.library.register_fake("sparseopt::gather", lambda dense, *others: [True for _ in dense])

@@ -51,36 +51,4 @@ class CompiledCopies(TorchCopies):
 
 
 def _for_kernels(dense: Sequence[Tensor]) -> bool:
-    return all(each.dtype == torch.float32 and each.device.type == "cpu" for each in dense)
-
-
-class GradientMemory:
-    """The dense gradient of a layer, in the same memory from step to step: zeros that are there are not written again.
-
-    The memory is used again when no tensor refers to it any more, and cleared first if somebody has written to it: that shows
-    in the version counter, or (through `.data`, say) in the active values.
-    """
-
-    def __init__(self, position: Tensor) -> None:
-        self.position = position
-        self._dense: Tensor | None = None
-        self._values = NOTHING
-        self._version = 0
-
-    def write(self, values: Tensor, weight: Tensor) -> Tensor:
-        """`values` at the active positions, zero elsewhere."""
-        ops, dense = operators(), self._dense
-        if dense is None or ops.is_shared(dense):
-            dense = scatter(values, self.position, weight)
-        elif not self._rewrite(values, dense):
-            ops.scatter([values], [self.position], [dense.zero_()])
-        self._dense, self._values, self._version = dense.detach(), values, dense._version
-        return dense
-
-    def _rewrite(self, values: Tensor, dense: Tensor) -> bool:
-        """Put new values in the place of the old ones, and see whether these were still there."""
-        untouched = operators().scatter_over(self._values, values, self.position, dense)
-        return untouched and dense._version == self._version
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "GradientMemory":
-        return GradientMemory(self.position)
+    return bool(dense) and all(each.dtype == torch.float32 and each.device.type == "cpu" for each in dense)

@@ -6,7 +6,7 @@ are named: those of torch, exactly (a subclass may do anything), and HAM around 
 
 from torch import optim
 from torch.optim import Optimizer
-from torch.optim import optimizer as hooks
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from sparseopt.optim.ham import HAM
 
@@ -25,7 +25,7 @@ def is_elementwise(optimizer: Optimizer) -> bool:
 
 def is_watched(optimizer: Optimizer) -> bool:
     """Would anybody see what the optimizer holds while it steps: hooks, or a `step` that was replaced?"""
-    if hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks:
+    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         return True
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return True

@@ -1,13 +1,14 @@
 """A step of the base optimizer on the active weights alone, where that gives the same numbers and costs less.
 
 While an elementwise optimizer steps, a stand-in takes the place of each sparse parameter: a matrix of one row with the active
-weights, their gradients and their state. Afterwards weights and state are back in the dense tensors, whose other entries
-nobody has touched: they are as zero as before. So a step costs what the active weights cost, nothing is kept in another form
-between steps, and whoever looks at parameters or state finds them as after a dense step.
+weights, their gradients and their state. Afterwards the weights are back in the dense parameters, whose other entries nobody
+has touched: they are as zero as before. The state stays packed, in tensors that are dense to whoever looks at them. So a step
+costs what the active weights cost, and parameters and state are what they are after a dense step.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparseopt.topology import Topology
-from sparseopt.topology.active import ActiveEntries, Copies, Slot, read, write
+from sparseopt.topology.active import ActiveEntries, Copies, Slot, pick, read, write
+from sparseopt.topology.active_tensor import ActiveTensor, put, take
 from sparseopt.topology.sharding import is_sharded
 
 BREAK_EVEN = 1 / 3  # share of active weights above which passes over the dense tensors are as fast
@@ -64,17 +66,17 @@ class StandIn:
         if self.layer.factors is not None:
             self.grad.mul_(self.layer.factors)
 
-    def destinations(self, dense: State) -> Iterator[tuple[Slot, Tensor]]:
-        """Where the active values go, and they. Completes the dense state by what the base has added or replaced."""
+    def destinations(self, state: State) -> Iterator[tuple[Slot, Tensor]]:
+        """Where the active values go, and they. Completes the parameter's state by what the base has added or replaced."""
         parameter, entries = self.layer.parameter, self.layer.entries
         yield Slot(entries, WEIGHT, parameter), self.values.detach()
         for key, value in self.state.items():
             if not _has_shape(value, self.values.shape):
-                dense[key] = value
-                continue
-            if not _has_shape(dense.get(key), parameter.shape):
-                dense[key] = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
-            yield Slot(entries, key, dense[key]), value
+                state[key] = value
+            elif _has_shape(state.get(key), parameter.shape):
+                yield Slot(entries, key, state[key]), value
+            else:
+                state[key] = ActiveTensor(value, entries, parameter.shape)
 
 
 @contextmanager
@@ -98,31 +100,42 @@ def standing_in(base: Optimizer, layers: Sequence[PackedLayer], copies: Copies) 
 
 def _read(layers: Sequence[PackedLayer], states: dict[Tensor, State], copies: Copies) -> list[StandIn]:
     state = [states.get(layer.parameter, {}) for layer in layers]
-    dense = [_dense_tensors(*each) for each in zip(layers, state, strict=True)]
-    of_layers = zip(layers, dense, strict=True)
-    values = iter(
-        read(copies, [Slot(at.entries, *each) for at, tensors in of_layers for each in tensors.items()])
-    )
-    packed = [{role: next(values) for role in tensors} for tensors in dense]
-    grads = [layer.parameter.grad for layer in layers if layer.parameter.grad is not None]
-    grads, _ = copies.gather(grads, [layer.entries for layer in layers], [None for _ in layers])
-    return [StandIn(*each) for each in zip(layers, grads, packed, state, strict=True)]
+    slots = [list(_slots(*each)) for each in zip(layers, state, strict=True)]
+    values = iter(take([slot for each in slots for slot in each], partial(read, copies)))
+    packed = [{slot.role: next(values) for slot in each} for each in slots]
+    grads = [
+        Slot(at.entries, "gradient", at.parameter.grad) for at in layers if at.parameter.grad is not None
+    ]
+    return [
+        StandIn(*each) for each in zip(layers, take(grads, partial(pick, copies)), packed, state, strict=True)
+    ]
 
 
-def _dense_tensors(layer: PackedLayer, state: State) -> dict[str, Tensor]:
-    """The weight, and all state with one entry a weight, by role."""
-    tensors = {WEIGHT: layer.parameter, **state}
-    return {role: each for role, each in tensors.items() if _has_shape(each, layer.parameter.shape)}
+def _slots(layer: PackedLayer, state: State) -> Iterator[Slot]:
+    """The weight, and all state with one entry a weight."""
+    yield Slot(layer.entries, WEIGHT, layer.parameter)
+    for role, value in state.items():
+        if _has_shape(value, layer.parameter.shape):
+            yield Slot(layer.entries, role, value)
 
 
 def _write(stand_ins: Sequence[StandIn], states: dict[Tensor, State], copies: Copies) -> None:
-    slots, values = [], []
-    for each in stand_ins:
-        dense = states[each.layer.parameter] if each.state else {}
-        for slot, value in each.destinations(dense):
-            slots.append(slot)
-            values.append(value.view(-1))
-    write(copies, slots, values)
+    results = [
+        result
+        for each in stand_ins
+        for result in each.destinations(states[each.layer.parameter] if each.state else {})
+    ]
+    put([slot for slot, _ in results], [values.view(-1) for _, values in results], partial(write, copies))
+
+
+def pack_state(layers: Iterable[PackedLayer], states: dict[Tensor, State]) -> None:
+    """Pack the state that was loaded, as if the steps that led to it had been taken here."""
+    for layer in layers:
+        state = states.get(layer.parameter, {})
+        for _, role, value in list(_slots(layer, state))[1:]:
+            if value.is_contiguous() and _is_inexact(value):
+                values = value.view(-1)[layer.entries.index]
+                state[role] = ActiveTensor(values, layer.entries, value.shape)
 
 
 def _row(values: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ from sparseopt.optim.correction import (
 )
 from sparseopt.optim.elementwise import is_elementwise, is_watched
 from sparseopt.optim.gradients import PREPARE, SparseParameter, all_finite, prepare_active
-from sparseopt.optim.packed_step import PackedLayer, pays, standing_in
+from sparseopt.optim.packed_step import PackedLayer, pack_state, pays, standing_in
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology
 from sparseopt.topology.active import hold_to_mask_
@@ -235,6 +235,7 @@ class SparseOpt(OptimizerWrapper):
             for name, parameter in topology.parameters.items()
         ]
         self._packed = self._packed_layers()
+        topology.active_grads = {each.parameter for each in self._packed.values()}
         self._version = topology.version
         topology.dense_grad_needed = self._dense_grad_needed()
 
@@ -301,6 +302,7 @@ class SparseOpt(OptimizerWrapper):
         self.steps = state["steps"]
         self._waiting = state["waiting"]
         self._settle()
+        pack_state(self._packed.values(), self.state)
 
     def _own_state(self) -> StateDict:
         return {KEY: self.sparse_state_dict()}

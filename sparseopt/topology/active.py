@@ -100,6 +100,13 @@ class TorchCopies:
 
 
 @torch.no_grad()
+def pick(copies: Copies, slots: Sequence[Slot]) -> list[Tensor]:
+    """The active values of the tensors, whatever their other entries are."""
+    entries = [slot.entries for slot in slots]
+    return copies.gather([slot.dense.detach() for slot in slots], entries, [None for _ in slots])[0]
+
+
+@torch.no_grad()
 def read(copies: Copies, slots: Sequence[Slot]) -> list[Tensor]:
     """The active values of the tensors, whose other entries are exactly zero afterwards."""
     left = [slot.entries.left.get(slot.role) for slot in slots]

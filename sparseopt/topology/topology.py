@@ -40,6 +40,7 @@ class Topology:
         self.init = init
         self.version = 0
         self.dense_grad_needed = False
+        self.active_grads: set[Tensor] = set()  # parameters whose gradient may come as an `ActiveTensor`
         self.copies: Copies = TorchCopies()  # `accelerate` puts faster ones here
         self._active = {name: int(mask.sum()) for name, mask in masks.items()}
         self._ever = {name: pack(local(mask)) for name, mask in self.masks.items()}
@@ -191,7 +192,13 @@ class Topology:
 
     def __getstate__(self) -> dict[str, Any]:
         # The copy of the optimizer claims the copy of the topology; the copied tensors are other tensors.
-        return {**self.__dict__, "_owner": None, "_entries": {}, "copies": TorchCopies()}
+        return {
+            **self.__dict__,
+            "_owner": None,
+            "_entries": {},
+            "copies": TorchCopies(),
+            "active_grads": set(),
+        }
 
     def __repr__(self) -> str:
         return (

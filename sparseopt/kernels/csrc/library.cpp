@@ -141,14 +141,6 @@ void scatter_op(at::TensorList values, at::TensorList position, at::TensorList d
   }
 }
 
-bool scatter_over_op(const Tensor& before, const Tensor& values, const Tensor& position, const Tensor& dense) {
-  return scatter_over(before.data_ptr<float>(), values.data_ptr<float>(), position.data_ptr<int>(), position.numel(),
-                      dense.data_ptr<float>());
-}
-
-// Whether another tensor refers to the memory of this one.
-bool is_shared_op(const Tensor& tensor) { return tensor.storage().use_count() > 1; }
-
 Program program(const Tensor& slots, const Tensor& layers, at::TensorList start, at::TensorList offset, at::TensorList values,
                 at::TensorList bias) {
   Program p;
@@ -222,8 +214,6 @@ TORCH_LIBRARY(sparseopt, m) {
       "Tensor(b!)[] outputs) -> ()");
   m.def("gather(Tensor[] dense, Tensor[] position, Tensor[] before, Tensor(a!)[] values) -> bool[]");
   m.def("scatter(Tensor[] values, Tensor[] position, Tensor(a!)[] dense) -> ()");
-  m.def("scatter_over(Tensor before, Tensor values, Tensor position, Tensor(a!) dense) -> bool");
-  m.def("is_shared(Tensor tensor) -> bool");
   m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
   m.def("unpack(Tensor x, int border, Tensor(a!) image) -> ()");
   m.def("pool_forward(Tensor x, int border, Tensor(a!) pooled) -> ()");
@@ -248,8 +238,6 @@ TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
   m.impl("infer", infer_op);
   m.impl("gather", gather_op);
   m.impl("scatter", scatter_op);
-  m.impl("scatter_over", scatter_over_op);
-  m.impl("is_shared", is_shared_op);
   m.impl("pack", pack_op);
   m.impl("unpack", unpack_op);
   m.impl("pool_forward", pool_forward_op);

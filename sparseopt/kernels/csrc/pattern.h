@@ -67,19 +67,4 @@ inline void scatter(const float* values, const int* position, int64_t size, floa
   });
 }
 
-// As scatter; and whether memory held exactly `before` at these positions.
-inline bool scatter_over(const float* before, const float* values, const int* position, int64_t size, float* dense) {
-  std::atomic<bool> same = true;
-  at::parallel_for(0, size, kCopies, [&](int64_t begin, int64_t end) {
-    int32_t differs = 0;
-    for (int64_t k = begin; k < end; ++k) {
-      prefetch(dense, position, k, end);
-      differs |= std::bit_cast<int32_t>(dense[position[k]]) ^ std::bit_cast<int32_t>(before[k]);
-      dense[position[k]] = values[k];
-    }
-    if (differs) same = false;
-  });
-  return same;
-}
-
 }  // namespace sparseopt

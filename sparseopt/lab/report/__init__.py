@@ -1,0 +1,5 @@
+"""One HTML file that shows what a folder of runs holds: opens from disk, needs no network."""
+
+from sparseopt.lab.report.section import Drawing, Section
+
+__all__ = ["Drawing", "Section"]

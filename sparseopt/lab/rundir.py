@@ -83,8 +83,8 @@ class RunDir:
         """The rows so far; a last line that is still being written is left out."""
         if not self.metrics_file.exists():
             return []
-        lines = self.metrics_file.read_text().splitlines(keepends=True)
         try:
+            lines = self.metrics_file.read_text().splitlines(keepends=True)
             return [json.loads(line) for line in lines if line.endswith("\n")]
         except ValueError as error:
             raise UserError(

@@ -30,4 +30,4 @@ class Section:
     sentences: Sequence[str] = ()
     drawings: Sequence[Drawing] = ()
     tables: Sequence[Table] = ()
-    html: Markup = Markup("")
+    html: Markup | None = None

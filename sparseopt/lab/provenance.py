@@ -28,11 +28,15 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What may change the bits and is not as it was recorded: `torch was 2.12, is 2.13`."""
+    """What may change the bits and is not as it was recorded, if it was: `torch was 2.12, is 2.13`."""
     old = {**before.get("versions", {}), **before}
     new = {**now["versions"], **now}
-    decisive = ("sparseopt", "torch", "device", "processor", "threads", "ranks")
-    return [f"{name} was {old.get(name)}, is {new[name]}" for name in decisive if old.get(name) != new[name]]
+    decisive = ("sparseopt", "torch", "device", "processor", "threads", "ranks", "accelerate")
+    return [
+        f"{name} was {old[name]}, is {new[name]}"
+        for name in decisive
+        if name in old and old[name] != new[name]
+    ]
 
 
 def _processor(device: torch.device) -> str:

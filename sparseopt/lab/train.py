@@ -81,7 +81,7 @@ def train(
             return Summary(config, run.metrics(), result, None)
         experiment = build(config, device=device, data_dir=data_dir, ranks=ranks, accelerate=accelerate)
         if ranks.first:
-            _record(run, experiment)
+            _record(run, experiment, accelerate)
         return _train_in(run, experiment, observers, checkpoint_seconds)
 
 
@@ -121,9 +121,9 @@ def _refuse_other_run(run: RunDir, config: Config) -> None:
         raise UserError(f"{run.path} holds another run ({named}); choose another --out")
 
 
-def _record(run: RunDir, experiment: Experiment) -> None:
+def _record(run: RunDir, experiment: Experiment, accelerate: Accelerate) -> None:
     """Write down what is trained and on what. Of a run that goes on the record stays; what has changed is told."""
-    here = {**environment(experiment.device), "ranks": experiment.ranks.size}
+    here = {**environment(experiment.device), "ranks": experiment.ranks.size, "accelerate": accelerate}
     if not run.config_file.exists():
         config = experiment.config
         write_json(run.config_file, {"config": config.to_json(), "name": config.run_name, **here})

@@ -1,10 +1,10 @@
-"""Paired comparisons against numbers from the tables of Student's t."""
+"""Means, spreads and paired comparisons, against numbers from the tables of Student's t."""
 
 import math
 
 import pytest
 
-from sparseopt.lab.demo.paired import compare, compare_relative
+from sparseopt.lab.statistics import compare, compare_relative
 
 
 def test_interval_of_ten_seeds() -> None:

@@ -12,6 +12,7 @@ COMMANDS = {
     "train": "train a recipe of the paper, or resume it",
     "runs": "list runs, finished or not",
     "plot": "draw the curves of one or several runs",
+    "report": "one HTML page about all runs in a folder",
     "demo": "the story in three acts, on data that needs no download",
     "analyse": "one of the paper's analyses: a figure and its numbers",
     "export": "the network of a run as a small safetensors file, or as ONNX",

@@ -24,6 +24,10 @@ from sparseopt.lab.files import read_json, remove_temporary, told_simply, write_
 from sparseopt.lab.metrics import Row
 
 
+class InUse(UserError):
+    """Another process writes this run."""
+
+
 class RunDir:
     """A run's folder, existing or to be made."""
 
@@ -49,7 +53,7 @@ class RunDir:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.seek(0)
-                raise UserError(
+                raise InUse(
                     f"{self.path} is in use by process {lock.read().strip() or 'unknown'}; wait for it, or choose "
                     "another --out"
                 ) from None

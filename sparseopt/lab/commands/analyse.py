@@ -87,10 +87,10 @@ def _tracker(console: Console) -> Callable[[Sequence[Any], str], Iterable[Any]]:
     )
 
 
-def show(console: Console, table: Table) -> None:
-    """Print a table and its notes."""
+def show(console: Console, table: Table, labels: int = 1) -> None:
+    """Print a table and its notes; the first columns are labels, the others numbers."""
     shown = RichTable(*table.columns, box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in shown.columns[1:]:
+    for column in shown.columns[labels:]:
         column.justify = "right"
     for row in table.rows:
         shown.add_row(*row)

@@ -49,6 +49,7 @@ class ImageNetPipeline:
         self.classes = len(self._train.images.classes)
         self._used = share(torch.tensor(self._train.images.targets), fraction)
         self.steps_per_epoch = len(self._used) // batch_size
+        self.test_images = len(self._test)
         if not 1 <= batch_size <= len(self._used):
             raise UserError(f"--batch-size must be between 1 and {len(self._used)}, got {batch_size}")
         self._batch_size, self._seed, self._device, self._ranks = batch_size, seed, device, ranks

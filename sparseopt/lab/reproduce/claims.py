@@ -1,0 +1,150 @@
+"""What may be said: a difference is claimed only where its 95% interval leaves zero out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sparseopt.lab.analyses.analysis import counted
+from sparseopt.lab.reproduce.grid import NAMES, READINGS, Arm
+from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy, mean_train_loss
+from sparseopt.lab.statistics import LEVEL, Comparison
+
+Claim = Literal["improves", "worsens", "no claim"]
+
+
+def claim(difference: Comparison, *, better: Literal["higher", "lower"] = "higher") -> Claim:
+    """What the seeds support."""
+    if not difference.supported:
+        return "no claim"
+    return "improves" if (difference.mean > 0) == (better == "higher") else "worsens"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """One arm against its baseline, over all cells in which both have finished seeds."""
+
+    arm: Arm
+    differences: dict[Cell, Comparison]
+    better: Literal["higher", "lower"] = "higher"
+
+    @property
+    def ahead(self) -> int:
+        """Cells in which the mean is on the better side."""
+        return sum((each.mean > 0) == (self.better == "higher") for each in self._moved)
+
+    @property
+    def _moved(self) -> Sequence[Comparison]:
+        return [each for each in self.differences.values() if each.mean != 0]
+
+    def claimed(self, wanted: Claim) -> list[Cell]:
+        """The cells of which this is claimed."""
+        return [cell for cell, each in self.differences.items() if claim(each, better=self.better) == wanted]
+
+
+def tally(outcomes: Outcomes, arm: Arm) -> Tally:
+    """Final test accuracy of an arm against its baseline."""
+    return Tally(arm, _differences(outcomes, arm, lambda cell: outcomes.difference(cell, accuracy)))
+
+
+def loss_tally(outcomes: Outcomes, arm: Arm) -> Tally:
+    """Mean training loss of an arm against its baseline, relative; lower is better."""
+    differences = _differences(
+        outcomes, arm, lambda cell: outcomes.relative_difference(cell, mean_train_loss)
+    )
+    return Tally(arm, differences, better="lower")
+
+
+def _differences(
+    outcomes: Outcomes, arm: Arm, comparing: Callable[[Cell], Comparison | None]
+) -> dict[Cell, Comparison]:
+    cells = [cell for cell in outcomes.cells.values() if cell.row.arm == arm]
+    return {cell: difference for cell in cells if (difference := comparing(cell)) is not None}
+
+
+def verdict(outcomes: Outcomes) -> list[str]:
+    """In plain words: did the paper's ordering show, how often, and how sure is that?"""
+    arms = [arm for arm in outcomes.grid.arms if arm.correction in READINGS]
+    told = [sentence for arm in arms for sentence in _ordering(outcomes, arm)]
+    if not told:
+        return [
+            "No cell has finished runs of SparseOpt and of the baseline: there is nothing to compare yet."
+        ]
+    return [*told, *_step_size(outcomes)]
+
+
+def _ordering(outcomes: Outcomes, arm: Arm) -> list[str]:
+    counts = tally(outcomes, arm)
+    cells = len(counts.differences)
+    if not cells:
+        return []
+    better, worse = counts.claimed("improves"), counts.claimed("worsens")
+    base = "the baseline" + (" w/ HAM" if arm.ham else "")
+    sentence = (
+        f"{arm.label} against {base}, test accuracy after the last epoch: the paper's ordering ({NAMES['layer']} above the "
+        f"baseline) showed in {counts.ahead} of {counted(cells, 'cell')} by the mean over seeds. "
+    )
+    return [sentence + _confidence(counts, better, worse) + _loss(outcomes, arm)]
+
+
+def _confidence(counts: Tally, better: list[Cell], worse: list[Cell]) -> str:
+    cells = len(counts.differences)
+    level = f"{LEVEL:.0%}"
+    if all(len(each.differences) < 2 for each in counts.differences.values()):
+        return "One seed has no interval, so nothing is claimed."
+    chance = (
+        f" The intervals are for one cell each; of {cells} cells without any effect, {(1 - LEVEL) * cells:.2g} would be "
+        "expected to leave 0 out by chance."
+        if cells > 1
+        else ""
+    )
+    if not better and not worse:
+        return (
+            f"In none of them does the paired {level} interval leave 0 out: no difference is claimed.{chance}"
+        )
+    return (
+        f"The paired {level} interval lies above 0 in {len(better)}{_named(better)} and below 0 in {len(worse)}"
+        f"{_named(worse)}: that much is claimed, no more.{chance}"
+    )
+
+
+def _loss(outcomes: Outcomes, arm: Arm) -> str:
+    counts = loss_tally(outcomes, arm)
+    better, worse = len(counts.claimed("improves")), len(counts.claimed("worsens"))
+    return (
+        f" Mean training loss over the run: lower in {counts.ahead} of {len(counts.differences)}, with an interval below 0 in "
+        f"{better} and above 0 in {worse}."
+    )
+
+
+def _named(cells: list[Cell]) -> str:
+    """The cells by name, where they are few enough to be read."""
+    if not 1 <= len(cells) <= 4:
+        return ""
+    names = [f"{' '.join(cell.row.labels[:2])} {cell.epochs} epochs" for cell in cells]
+    return f" ({', '.join(names)})"
+
+
+def _step_size(outcomes: Outcomes) -> list[str]:
+    """Beside every gain of a correction: what does the baseline gain by a larger learning rate alone?"""
+    sentences = []
+    for cell in outcomes.cells.values():
+        own = outcomes.difference(cell, accuracy) if cell.row.arm == Arm("layer") else None
+        controls = _controls(outcomes, cell) if own else {}
+        if own and controls:
+            best = max(controls, key=lambda arm: controls[arm].mean)
+            sentences.append(
+                f"Step size at {' '.join(cell.row.labels[:2])}, {cell.epochs} epochs: the baseline with {best.lr_factor:g} times "
+                f"the learning rate gains {controls[best].mean:+.2f} points ({claim(controls[best])}), {cell.row.arm.label} "
+                f"{own.mean:+.2f} ({claim(own)})."
+            )
+    return sentences
+
+
+def _controls(outcomes: Outcomes, cell: Cell) -> dict[Arm, Comparison]:
+    arms = [Arm("none", lr_factor=factor) for factor in outcomes.grid.scale.lr_controls]
+    found = {arm: outcomes.beside(cell, arm) for arm in arms}
+    return {
+        arm: difference
+        for arm, control in found.items()
+        if control is not None and (difference := outcomes.difference(control, accuracy)) is not None
+    }

@@ -6,6 +6,7 @@
     tensorboard/        curves
     summary.json        the result; there once the run is complete
     model.safetensors   the final network
+    sparse.safetensors  the network in a small file, where somebody has exported it
 
 All names are fixed here: no configuration, from wherever it comes, can make a run write elsewhere.
 """
@@ -38,6 +39,7 @@ class RunDir:
         self.summary_file = path / "summary.json"
         self.diverged_file = path / "diverged.json"
         self.model_file = path / "model.safetensors"
+        self.packed_file = path / "sparse.safetensors"
         self.tensorboard = path / "tensorboard"
         self.checkpoints = Checkpoints(path / "checkpoints")
         self._lock_file = path / "lock"

@@ -44,7 +44,7 @@ def _left_out(sentences: Sequence[str]) -> Iterator[Caution]:
 
 def _unread(sentences: Sequence[str]) -> Iterator[Caution]:
     if sentences:
-        what = counted(len(sentences), "final network")
+        what = counted(len(sentences), "network")
         yield Caution(f"{what} could not be read; the figures of skew leave them out.", [*sentences], True)
 
 

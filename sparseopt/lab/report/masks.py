@@ -1,18 +1,16 @@
 """How unevenly the last masks of a run feed the neurons of each layer.
 
-The fan-in of a layer's neurons decides their skew factors (`sparseopt.topology.skew`). Masks are read from the newest checkpoint,
-which holds them exactly, or from the network in its small file; where there is neither, the zeros of the final network are
-taken for them.
+The fan-in of a layer's neurons decides their skew factors (`sparseopt.topology.skew`). Masks are read from the newest checkpoint, or
+from the network in its small file. The zeros of the plain final network would not do: a grown weight starts at zero, and stays there
+where its input never changes, as at the border of digits.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from sparseopt.kernels import file as packed
@@ -59,19 +57,9 @@ def _masks(folder: RunDir) -> dict[str, Tensor]:
     if state is not None:
         layers: Mapping[str, Mapping[str, Any]] = state["optimizer"]["sparseopt"]["topology"]["layers"]
         return {name: unpack(layer["mask"], tuple(layer["shape"])) for name, layer in layers.items()}
-    for file, masks_in in ((folder.packed_file, _packed), (folder.model_file, _zeros)):
-        if file.exists():
-            try:
-                return masks_in(file)
-            except (safetensors.SafetensorError, ValueError) as error:
-                raise UserError(f"{file} cannot be read ({error}), nor its masks") from error
-    return {}
-
-
-def _packed(file: Path) -> dict[str, Tensor]:
-    return packed.read(file).masks
-
-
-def _zeros(file: Path) -> dict[str, Tensor]:
-    """Also an active weight may be zero; in a network that was trained to its end hardly one is."""
-    return {name: value != 0 for name, value in safetensors.torch.load_file(file).items() if value.dim() > 1}
+    if not folder.packed_file.exists():
+        return {}
+    try:
+        return packed.read(folder.packed_file).masks
+    except (SafetensorError, ValueError) as error:
+        raise UserError(f"{folder.packed_file} cannot be read ({error}); export it again") from error

@@ -2,6 +2,8 @@
 
 const PRINTED = { width: 330, height: 210, density: 2 }; // on paper a bitmap needs more dots than on a screen
 
+const WHOLE = [1, 2, 5].flatMap((step) => [1, 10, 100, 1000].map((size) => step * size)).sort((a, b) => a - b);
+
 class Chart {
   constructor(box) {
     this.box = box;
@@ -20,7 +22,8 @@ class Chart {
     this.drawn = this.#onScreen(KINDS[kind](chart));
     this.density = printing ? PRINTED.density : 1;
     const width = printing ? PRINTED.width : this.box.clientWidth;
-    const height = printing ? PRINTED.height : Math.min(340, Math.max(220, width * 0.56));
+    const plain = printing ? PRINTED.height : Math.min(340, Math.max(220, width * 0.56));
+    const height = plain + (this.drawn.layered ? namesHeight() - 40 : 0);
     this.box.dataset.lines = this.drawn.lines.filter((line) => !line.edge).length;
     this.plot = new uPlot(
       { ...this.#options(), width: width * this.density, height: height * this.density },
@@ -59,10 +62,11 @@ class Chart {
     const logarithmic = chosen.logarithmic && "loss" in this.box.dataset;
     return {
       legend: { show: false },
+      padding: [10, 14, 0, 0].map((side) => side * this.density),
       cursor: { points: { show: false }, drag: { x: true, y: false }, y: false },
       scales: {
         x: { time: false, range: (_, min, max) => (this.plot?.status ? [min, max] : this.#range()) },
-        y: logarithmic ? { distr: 3 } : { range: { min: { pad: 0.08, soft: 0, mode: 3 }, max: { pad: 0.08 } } },
+        y: logarithmic ? { distr: 3 } : { range: (_, min, max) => roomy(min, max) },
       },
       axes: [this.#places(), this.#values(logarithmic)],
       series: [{}, ...lines.map((line) => this.#series(line))],
@@ -88,11 +92,15 @@ class Chart {
     };
   }
 
+  #font() {
+    return `${12 * this.density}px ${token("sans")}`;
+  }
+
   #axis(rest) {
     const { density } = this;
     return {
       stroke: () => token("muted"),
-      font: `${12 * density}px ${token("sans")}`,
+      font: this.#font(),
       grid: { stroke: () => token("grid"), width: density },
       ticks: { show: false },
       ...rest,
@@ -103,18 +111,17 @@ class Chart {
     const { layered, ticks, x, places } = this.drawn;
     const { density } = this;
     if (layered) {
-      const space = Math.max(...report.layers.map((name) => name.length)) * 6.2 + 14;
       const room = (plot) => Math.max(1, Math.ceil(x.length / Math.max(1, plot.bbox.width / uPlot.pxRatio / density / 16)));
       return this.#axis({
         rotate: -90,
-        size: Math.min(130, space) * density,
+        size: namesHeight() * density,
         gap: 6 * density,
         splits: (plot) => x.filter((place) => place % room(plot) === 0),
         values: (_, splits) => splits.map(places),
       });
     }
-    const whole = (value) => (Number.isInteger(value) ? String(value) : "");
-    const axis = this.#axis({ size: 34 * density, space: 44 * density, values: (_, splits) => splits.map(whole) });
+    const labelled = { label: "epoch", labelSize: 18 * density, labelFont: this.#font(), labelGap: -2 * density };
+    const axis = this.#axis({ size: 30 * density, space: 44 * density, incrs: WHOLE, ...labelled });
     return ticks ? { ...axis, splits: () => ticks } : axis;
   }
 
@@ -150,6 +157,16 @@ class Chart {
     return plot.setCursor({ left: plot.valToPos(drawn.x[place], "x"), top: Math.min(top, plot.over.clientHeight) });
   }
 }
+
+// Some air above and below; zero where it is near; and a constant as a line in the middle, not as noise.
+function roomy(min, max) {
+  if (min === null) return [0, 1];
+  const air = max > min ? (max - min) * 0.08 : Math.abs(max) * 0.1 || 0.5;
+  const low = min >= 0 && min <= (max - min) * 0.25 ? 0 : min - air;
+  return [min >= 0 ? Math.max(0, low) : low, max + air];
+}
+
+const namesHeight = () => Math.min(130, Math.max(...report.layers.map((name) => name.length)) * 6.2 + 14);
 
 // #rrggbb with an alpha.
 function faded(hex, alpha) {

@@ -24,8 +24,13 @@ class Comparison:
 
     @property
     def supported(self) -> bool:
-        """Do the seeds support a difference: does the interval leave zero out?"""
-        return self.low > 0 or self.high < 0
+        """Do the seeds support a difference: does the interval leave zero out?
+
+        An interval without a width does not count. Differences that agree to the last digit do so because accuracies
+        come in whole images, and tell nothing of the spread.
+        """
+        has_width = self.high - self.low > 1e-9 * abs(self.mean)
+        return has_width and (self.low > 0 or self.high < 0)
 
     @property
     def negative(self) -> int:

@@ -102,9 +102,9 @@ def reproduce(grid: Grid, options: Options) -> None:
     if not options.tabulate_only:
         train_missing(grid, options)
     made = results(collect(grid, runs), options.reach)
+    written = write(made, options.out / grid.target.name)
     _tell(console, made)
-    for path in write(made, options.out / grid.target.name):
-        print(path)
+    print("\n".join(map(str, written)))
 
 
 def train_missing(grid: Grid, options: Options) -> None:

@@ -63,7 +63,7 @@ def _differences(
 
 def verdict(outcomes: Outcomes) -> list[str]:
     """In plain words: did the paper's ordering show, how often, and how sure is that?"""
-    arms = [arm for arm in outcomes.grid.arms if arm.correction in READINGS]
+    arms = sorted((arm for arm in outcomes.grid.arms if arm.correction in READINGS), key=lambda arm: arm.ham)
     told = [sentence for arm in arms for sentence in _ordering(outcomes, arm)]
     if not told:
         return [

@@ -54,8 +54,10 @@ def _draw_curves(outcomes: Outcomes, method: MethodName, epochs: int) -> Figure:
         for number, (metric, sparsity) in enumerate(product(("train_accuracy", "test_accuracy"), sparsities)):
             for cell in (cell for cell in cells if cell.row.sparsity == sparsity):
                 _draw_curve(axes[number], cell, metric, _arms(outcomes).index(cell.row.arm))
-            axes[number].set(title=f"Sparsity {sparsity:g}", xlabel="epoch")
+            axes[number].set_title(f"Sparsity {sparsity:g}")
             axes[number].xaxis.set_major_locator(MaxNLocator(integer=True))
+        for axis in axes[-shape[0] :]:
+            axis.set_xlabel("epoch")
         axes[0].set_ylabel("train accuracy (%)")
         axes[len(sparsities)].set_ylabel("test accuracy (%)")
         _legend(figure, axes)

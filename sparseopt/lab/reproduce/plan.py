@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.place import Place
+from sparseopt.lab.progress import duration
 from sparseopt.lab.recipes import Config, MethodName
 from sparseopt.lab.reproduce.estimate import Pace, measure
 from sparseopt.lab.reproduce.grid import METHODS
 from sparseopt.lab.reproduce.layout import Layout
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
+from sparseopt.lab.reproduce.tables import LABELS
 
 Kind = tuple[float, MethodName]
 """Sparsity and method: what decides the pace. A correction costs nothing next to the network."""
@@ -43,20 +45,20 @@ def plan(outcomes: Outcomes, place: Place, pace: Callable[[Config, Place], Pace]
 
 
 def runs_table(plan: Plan) -> Layout:
-    """One row a cell: runs, those that are done, those that have begun, hours to go."""
-    rows = [
-        (
-            *cell.row.labels,
-            f"{cell.epochs}",
-            f"{cell.wanted}",
-            f"{len(cell.runs)}",
-            f"{len(cell.begun)}",
-            f"{plan.seconds(cell) / 3600:.2f}",
-        )
-        for cell in plan.outcomes.cells.values()
-    ]
-    labels = ("sparsity", "DST", "training", "epochs")
-    return Layout("Runs", labels, ("runs", "done", "begun", "hours to go"), rows)
+    """Of every cell, how many runs are done, and of every row the time to go."""
+    grid = plan.outcomes.grid
+    rows = []
+    for row in grid.rows:
+        cells = [plan.outcomes.cells[row, epochs] for epochs in grid.scale.epochs]
+        left = sum(plan.seconds(cell) for cell in cells)
+        rows.append((*row.labels, *map(_progress, cells), duration(left) if left else "0"))
+    values = (*(f"{epochs} epochs" for epochs in grid.scale.epochs), "time to go")
+    return Layout("Runs", LABELS, values, rows)
+
+
+def _progress(cell: Cell) -> str:
+    begun = f", {len(cell.begun)} begun" if cell.begun else ""
+    return f"{len(cell.runs)} of {cell.wanted} done{begun}"
 
 
 def pace_table(plan: Plan) -> Layout:
@@ -67,12 +69,12 @@ def pace_table(plan: Plan) -> Layout:
             METHODS[method],
             f"{1000 * pace.step:.1f}",
             f"{pace.steps_per_epoch}",
-            f"{pace.evaluation:.1f}",
-            f"{pace.epoch:.1f}",
+            duration(pace.evaluation),
+            duration(pace.epoch),
         )
         for (sparsity, method), pace in plan.paces.items()
     ]
-    values = ("step (ms)", "steps an epoch", "evaluation (s)", "epoch (s)")
+    values = ("step (ms)", "steps an epoch", "evaluation", "epoch")
     return Layout("Measured here", ("sparsity", "DST"), values, rows)
 
 
@@ -80,14 +82,13 @@ def summary(plan: Plan, place: Place, workers: int) -> str:
     """The hours in a sentence."""
     cells = plan.outcomes.cells.values()
     runs, done = sum(cell.wanted for cell in cells), sum(len(cell.runs) for cell in cells)
-    hours = plan.total / 3600
     threads = "" if place.threads is None else f", {counted(place.threads, 'thread')}"
     shared = (
-        f"; {hours / workers:.1f} hours with {workers} workers, if they do not slow each other down"
+        f"; {duration(plan.total / workers)} with {workers} workers, if they do not slow each other down"
         if workers > 1
         else ""
     )
     return (
-        f"{counted(runs, 'run')}, {done} done, {runs - done} to train: {hours:.1f} hours one after another on this machine "
+        f"{counted(runs, 'run')}, {done} done, {runs - done} to train: {duration(plan.total)} one after another on this machine "
         f"(--accelerate {place.accelerate}{threads}){shared}."
     )

@@ -9,6 +9,7 @@ from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.cli import UserError
 from sparseopt.lab.figures import save
 from sparseopt.lab.files import told_simply, write_bytes, write_json
+from sparseopt.lab.progress import duration
 from sparseopt.lab.report import Section, write_report
 from sparseopt.lab.reproduce.claims import verdict
 from sparseopt.lab.reproduce.convergence import reach
@@ -97,8 +98,8 @@ def sections(made: Results) -> Sequence[Section]:
 
 def _effort(outcomes: Outcomes) -> str:
     runs = outcomes.finished
-    hours = sum(run.last["seconds"] for run in runs) / 3600
-    return f"{counted(len(runs), 'finished run')}, {hours:.1f} hours of training."
+    seconds = sum(run.last["seconds"] for run in runs)
+    return f"{counted(len(runs), 'finished run')}, {duration(seconds)} of training."
 
 
 def _markdown(made: Results) -> str:

@@ -48,11 +48,11 @@ class Maker:
         row |= {"sparsity": config.sparsity, "itop_rate": 0.1 + 0.02 * epoch, "dead_neurons": epoch // 2}
         return row | {"fan_in_spread": 0.3 + 0.01 * epoch, "factor_spread": 0.15, "seconds": 2.0 * epoch}
 
-    def run(self, folder: Path, *, epochs: int | None = None, torch: str = "2.13.0", **changes: Any) -> Path:
+    def run(self, folder: Path, *, done: int | None = None, torch: str = "2.13.0", **changes: Any) -> Path:
         """The folder of a run: finished, or stopped after so many epochs."""
         run, made = RunDir(folder), self.config(**changes)
         folder.mkdir(parents=True)
-        done = made.epochs if epochs is None else epochs
+        done = made.epochs if done is None else done
         place = {"versions": {"sparseopt": "0.1.0", "torch": torch}, "device": "cpu", "threads": 1}
         write_json(run.config_file, {"config": made.to_json(), "name": made.run_name, **place})
         run.write_metrics(self.rows(made, done))

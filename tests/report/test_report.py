@@ -82,7 +82,7 @@ def test_results_are_mean_and_deviation_over_seeds(sweep: Path, make: Maker) -> 
 
 def test_unfinished_runs_do_not_count(make: Maker, tmp_path: Path) -> None:
     make.run(tmp_path / "a", seed=0)
-    make.run(tmp_path / "b", seed=1, epochs=2)
+    make.run(tmp_path / "b", seed=1, done=2)
     grid = results(Study(find_runs(tmp_path)))
     accuracy = 100 * make.accuracy(make.config(seed=0), 5)
     assert column(grid, "seeds") == ["1 of 2"]
@@ -114,11 +114,11 @@ def test_warnings_tell_what_is_wrong(make: Maker, tmp_path: Path) -> None:
     for seed in range(3):
         make.run(tmp_path / "good" / str(seed), seed=seed)
     assert sentences(tmp_path) == ""
-    failed = make.run(tmp_path / "failed", seed=7, epochs=1)
+    failed = make.run(tmp_path / "failed", seed=7, done=1)
     write_json(RunDir(failed).diverged_file, {"step": 40, "reason": "the loss became nan at step 40"})
     make.run(tmp_path / "again", seed=0)
     make.run(tmp_path / "other", lr=0.5, torch="2.12.0")
-    make.run(tmp_path / "stopped", lr=0.5, seed=1, epochs=0)
+    make.run(tmp_path / "stopped", lr=0.5, seed=1, done=0)
     lost = make.run(tmp_path / "lost", lr=0.5, seed=2)
     RunDir(lost).write_metrics(make.rows(make.config(), 3))
     told = sentences(tmp_path, left_out=("x is damaged",))
@@ -133,7 +133,7 @@ def test_warnings_tell_what_is_wrong(make: Maker, tmp_path: Path) -> None:
 
 
 def test_a_run_in_progress_is_told_as_one(make: Maker, tmp_path: Path) -> None:
-    with RunDir(make.run(tmp_path / "a", epochs=2)).locked():
+    with RunDir(make.run(tmp_path / "a", done=2)).locked():
         assert "1 run is still running" in sentences(tmp_path)
 
 

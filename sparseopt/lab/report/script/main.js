@@ -61,7 +61,7 @@ function chooseRun(select) {
 document.querySelectorAll("table.sortable").forEach(makeSortable);
 document.querySelectorAll("table.keyed").forEach(addKeys);
 document.querySelectorAll(".legend > div").forEach((box) => fillLegend(box, redraw));
-document.querySelectorAll("select.run").forEach(chooseRun);
+document.querySelectorAll("#run").forEach(chooseRun);
 for (const legend of document.querySelectorAll(".legend")) legend.open = matchMedia("(min-width: 60rem)").matches;
 charts.forEach((chart) => { sight.observe(chart.box); sizes.observe(chart.box); });
 

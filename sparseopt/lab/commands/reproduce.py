@@ -108,16 +108,15 @@ def reproduce(grid: Grid, options: Options) -> None:
 
 
 def train_missing(grid: Grid, options: Options) -> None:
-    """Train the runs of the grid that are not finished, under whatever name, in the folder."""
-    configs = grid.configs()
-    elsewhere = {
-        run.config.run_name
-        for run in collect(grid, options.out / "runs").finished
-        if run.path != options.out / "runs" / run.config.run_name
-    }
-    missing = [config for config in configs if config.run_name not in elsewhere]
+    """Train the runs of the grid that are not finished in the folder, under whatever name."""
+    configs, runs = grid.configs(), options.out / "runs"
+    finished = collect(grid, runs).finished
+    if len(finished) == len(configs):
+        return
+    # Finished runs under their own names stay in the study, so that all who join it at any time see the same one.
+    elsewhere = {run.config.run_name for run in finished if run.path != runs / run.config.run_name}
     run_configs(
-        *(missing, options.out),
+        *([config for config in configs if config.run_name not in elsewhere], options.out),
         name=study_name(grid.target, configs),
         workers=options.workers,
         storage=options.storage,

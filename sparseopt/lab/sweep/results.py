@@ -10,7 +10,7 @@ from rich.table import Table
 from sparseopt.lab.progress import duration
 from sparseopt.lab.sweep.conduct import Outcome
 from sparseopt.lab.sweep.plan import RUN, Plan
-from sparseopt.lab.sweep.trials import REASON
+from sparseopt.lab.sweep.trials import REASON, SECONDS
 from sparseopt.lab.sweep.values import spelled
 
 log = logging.getLogger(__name__)
@@ -51,5 +51,5 @@ def report_failures(outcome: Outcome) -> None:
 def _numbers(trial: FrozenTrial) -> tuple[str, str, str]:
     if trial.state != TrialState.COMPLETE:
         return trial.state.name.lower(), "-", "-"
-    took = trial.duration.total_seconds() if trial.duration else 0.0
-    return f"{trial.values[0]:.2%}", f"{max(trial.intermediate_values.values()):.2%}", duration(took)
+    best = max(trial.intermediate_values.values())
+    return f"{trial.values[0]:.2%}", f"{best:.2%}", duration(trial.user_attrs[SECONDS])

@@ -53,9 +53,9 @@ class Speed:
         self._first, self._since = first, time.monotonic()
 
     def left(self, now: Tally) -> str:
-        """The time that the rest takes at this speed; empty as long as there is none."""
+        """The time that the rest takes at this speed; empty if nothing is left, or nothing trained yet."""
         trained = now.epochs - self._first.epochs
-        if trained <= 0:
+        if trained <= 0 or now.epochs == now.all_epochs:
             return ""
         seconds = (now.all_epochs - now.epochs) * (time.monotonic() - self._since) / trained
         return f"{duration(seconds)} left"

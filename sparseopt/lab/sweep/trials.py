@@ -22,7 +22,7 @@ from sparseopt.lab.sweep.definition import Definition
 from sparseopt.lab.sweep.plan import RUN, Plan
 
 DEFINITION = "sparseopt sweep"
-WORKER, BEAT, SEAT, DEATHS, REASON = "worker", "beat", "seat", "deaths", "reason"
+WORKER, BEAT, SEAT, DEATHS, REASON, SECONDS = "worker", "beat", "seat", "deaths", "reason", "seconds"
 MOST_DEATHS = 5
 
 WAITING, RUNNING, COMPLETE, FAIL = (
@@ -93,13 +93,14 @@ class Trials:
             self.storage.set_trial_user_attr(claim.trial_id, BEAT, number)
             self._report(claim.trial_id, accuracies)
 
-    def complete(self, claim: Claim, accuracies: Mapping[int, float]) -> None:
+    def complete(self, claim: Claim, accuracies: Mapping[int, float], seconds: float) -> None:
         """The run is at its end; its value is the test accuracy of the last epoch."""
         with self.database.exclusive():
             if self._is(claim.trial_id, claim.worker, COMPLETE):
                 return
             self._require(claim)
             self._report(claim.trial_id, accuracies)
+            self.storage.set_trial_user_attr(claim.trial_id, SECONDS, seconds)
             final = accuracies[max(accuracies)]
             self.storage.set_trial_state_values(claim.trial_id, COMPLETE, [final])
 

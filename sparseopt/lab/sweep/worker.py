@@ -106,7 +106,8 @@ class Worker:
                 accelerate=job.place.accelerate,
             )
             accuracies = {row["epoch"]: row["test_accuracy"] for row in summary.rows}
-            self.patience(lambda: self.trials.complete(claim, accuracies))
+            seconds = summary.result["seconds"]
+            self.patience(lambda: self.trials.complete(claim, accuracies, seconds))
 
     def _fail(self, claim: Claim, reason: str) -> None:
         try:

@@ -63,7 +63,7 @@ class Chart {
     return {
       legend: { show: false },
       padding: [10, 14, 0, 0].map((side) => side * this.density),
-      cursor: { points: { show: false }, drag: { x: true, y: false }, y: false },
+      cursor: { points: { show: false }, drag: { x: true, y: false }, y: false, move: atPlace },
       scales: {
         x: { time: false, range: (_, min, max) => (this.plot?.status ? [min, max] : this.#range()) },
         y: logarithmic ? { distr: 3 } : { range: (_, min, max) => roomy(min, max) },
@@ -164,6 +164,11 @@ function roomy(min, max) {
   const air = max > min ? (max - min) * 0.08 : Math.abs(max) * 0.1 || 0.5;
   const low = min >= 0 && min <= (max - min) * 0.25 ? 0 : min - air;
   return [min >= 0 ? Math.max(0, low) : low, max + air];
+}
+
+// The cursor stands where there are values.
+function atPlace(plot, left, top) {
+  return left < 0 ? [left, top] : [plot.valToPos(plot.data[0][plot.posToIdx(left)], "x"), top];
 }
 
 const namesHeight = () => Math.min(130, Math.max(...report.layers.map((name) => name.length)) * 6.2 + 14);

@@ -1,4 +1,4 @@
-// The legend: says which line is which, and switches runs and whole groups on and off.
+// The legend: says which line is which, and switches runs, whole groups, and all groups that a search has found, on and off.
 
 const MANY_GROUPS = 8; // from here on, a field to search in
 
@@ -6,15 +6,24 @@ function fillLegend(box, changed) {
   const groups = report.groups.map((group, number) => legendGroup(group, number, changed));
   const list = make("ul", { className: "groups" }, ...groups.map((group) => group.element));
   const refresh = () => groups.forEach((group) => group.refresh());
-  const all = (run) => { chosen.hidden.delete(run); };
-  const none = (run) => { chosen.hidden.add(run); };
-  const button = (textContent, act) =>
-    make("button", { type: "button", textContent, onclick: () => { report.runs.forEach((_, run) => act(run)); refresh(); changed(); } });
-  box.append(make("div", { className: "controls" }, button("Show all", all), button("Hide all", none)));
+  const button = (textContent, on) => {
+    const click = () => {
+      groups.filter((group) => !group.element.hidden).forEach((group) => group.runs.forEach((run) => show(run, on)));
+      refresh();
+      changed();
+    };
+    return make("button", { type: "button", textContent, onclick: click });
+  };
+  box.append(make("div", { className: "controls" }, button("Show all", true), button("Hide all", false)));
   if (report.groups.length < report.runs.length) box.append(viewSwitch(changed));
   box.append(checkbox("Losses on a logarithmic scale", chosen.logarithmic, (on) => { chosen.logarithmic = on; changed(); }).label);
   if (groups.length > MANY_GROUPS) box.append(search(groups));
   box.append(list);
+}
+
+function show(run, on) {
+  if (on) chosen.hidden.delete(run);
+  else chosen.hidden.add(run);
 }
 
 function checkbox(text, checked, act, ...before) {
@@ -45,7 +54,7 @@ function search(groups) {
 
 function legendGroup(group, number, changed) {
   const set = (runs, on) => {
-    runs.forEach((run) => { if (on) chosen.hidden.delete(run); else chosen.hidden.add(run); });
+    runs.forEach((run) => show(run, on));
     refresh();
     changed();
   };
@@ -61,5 +70,6 @@ function legendGroup(group, number, changed) {
   const count = `${group.runs.length} ${group.runs.length === 1 ? "run" : "runs"}`;
   const inner = make("ul", {}, ...runs.map((run) => make("li", {}, run.label)));
   element.append(make("details", {}, make("summary", { textContent: count }), inner));
-  return { element, refresh, text: [group.label, ...group.runs.map((run) => report.runs[run].name)].join(" ").toLowerCase() };
+  const text = [group.label, ...group.runs.map((run) => report.runs[run].name)].join(" ").toLowerCase();
+  return { element, refresh, text, runs: group.runs };
 }

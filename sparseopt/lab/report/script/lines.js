@@ -32,9 +32,12 @@ function everyRun(valuesOf, dots) {
   });
 }
 
+const MANY_BANDS = 12; // more of them would hide each other, and the lines
+
 function meanOfGroups(valuesOf, dots) {
   const lines = [];
   const bands = [];
+  const banded = report.groups.filter((group) => group.runs.some(visible)).length <= MANY_BANDS;
   report.groups.forEach((group, number) => {
     const lists = group.runs.filter(visible).map((run) => valuesOf(report.runs[run])).filter((list) => list?.length);
     if (!lists.length) return;
@@ -42,7 +45,7 @@ function meanOfGroups(valuesOf, dots) {
     const spread = placeByPlace(lists, deviation);
     const name = lists.length === 1 ? group.label : `${group.label} (mean of ${lists.length})`;
     lines.push({ name, group: number, values: centre, width: 2, dots, joined: true });
-    if (lists.length < 2) return;
+    if (lists.length < 2 || !banded) return;
     for (const sign of [1, -1]) {
       const values = centre.map((value, place) => (value === null ? null : value + sign * spread[place]));
       lines.push({ group: number, values, edge: true, joined: true });

@@ -40,7 +40,7 @@ class Tooltip {
     return make("li", { className: nearest ? "nearest" : "" }, lineKey(line.group), number, " ", name);
   }
 
-  // Beside the place, on the side where there is room.
+  // Below the lines, so that it hides none of them; above, where the window ends below.
   #put(plot, drawn, place, { y, line }) {
     if (this.dot.parentNode !== plot.over) plot.over.append(this.dot);
     const x = plot.valToPos(drawn.x[place], "x");
@@ -49,9 +49,10 @@ class Tooltip {
     this.dot.style.transform = `translate(${x}px, ${y}px)`;
     const area = plot.over.getBoundingClientRect();
     const box = this.element.parentNode.getBoundingClientRect();
-    const left = area.left - box.left + x;
-    const width = this.element.offsetWidth;
-    const fitting = left + 14 + width <= box.width ? left + 14 : Math.max(0, left - 14 - width);
-    this.element.style.transform = `translate(${fitting}px, ${area.top - box.top + 8}px)`;
+    const { offsetWidth: width, offsetHeight: height } = this.element;
+    const left = Math.max(0, Math.min(area.left - box.left + x - width / 2, box.width - width));
+    const below = area.bottom + 6 + height <= innerHeight || area.top - 6 - height < 0;
+    const top = below ? area.bottom + 6 : area.top - 6 - height;
+    this.element.style.transform = `translate(${left}px, ${top - box.top}px)`;
   }
 }

@@ -80,9 +80,12 @@ def test_a_renormalised_table_says_what_step_size_alone_brings(
     }
     told = verdict(outcomes_of(grid, measured))
     assert told[-1] == (
-        "Step size at 97% SET, 20 epochs: the baseline with 4 times the learning rate gains +9.05 points (improves), "
-        "SparseOpt +12.05 (improves)."
+        "Step size alone: the baseline with 2 or 4 times the learning rate, whichever is better in the cell, gains +9.05 "
+        "points over the baseline, SparseOpt +12.05, mean over 1 cell; in 0 of 1 the larger rate gains as much as the "
+        "correction, or more."
     )
+    measured[Arm("none", lr_factor=4.0)] = [40.0, 41.1]
+    assert "in 1 of 1 the larger rate gains as much" in verdict(outcomes_of(grid, measured))[-1]
 
 
 def test_without_pairs_there_is_no_verdict(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:

@@ -17,9 +17,10 @@ from rich.table import Table as RichTable
 from sparseopt import __version__
 from sparseopt.lab.analyses import ANALYSES
 from sparseopt.lab.analyses.analysis import Analysis, Table
-from sparseopt.lab.cli import UserError, parse, report
+from sparseopt.lab.cli import report
 from sparseopt.lab.figures import save
 from sparseopt.lab.files import write_json
+from sparseopt.lab.named import Named
 
 PROG = "sparseopt analyse"
 WIDE = 160  # columns, where there is no terminal to fit into
@@ -27,33 +28,13 @@ WIDE = 160  # columns, where there is no terminal to fit into
 
 def main(argv: list[str]) -> int:
     """Run the analysis that the command line names."""
-    return report(PROG, lambda: _main(argv), argv)
-
-
-def _main(argv: list[str]) -> int | None:
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_usage())
-        return 0
-    name, *rest = argv
-    if name not in ANALYSES:
-        raise UserError(f"unknown analysis {name!r}; the analyses are {', '.join(ANALYSES)}")
-    return parse(f"{PROG} {name}", _command(name, ANALYSES[name]), rest)()
-
-
-def _usage() -> str:
-    width = max(map(len, ANALYSES))
-    rows = "\n".join(f"  {name:<{width}}  {analysis.summary}" for name, analysis in ANALYSES.items())
-    return (
-        f"usage: {PROG} NAME [options]\n\nWrites NAME.png, NAME.pdf and NAME.json, and prints the key numbers.\n\n"
-        f"analyses:\n{rows}\n\n  {PROG} NAME --help lists the options of an analysis."
-    )
+    does = "Writes ANALYSIS.png, ANALYSIS.pdf and ANALYSIS.json, and prints the key numbers."
+    return report(PROG, lambda: Named(PROG, "analysis", does, ANALYSES).call(argv, _command), argv)
 
 
 def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
     def command(settings: Any, out: Path = Path("analyses")) -> None:
-        console = Console()
-        if not console.is_terminal:
-            console.width = WIDE
+        console = wide_console()
         with _one_thread():
             result = _plain(analysis.measure(settings, _tracker(console)))
         files = save(analysis.draw(result), out / name)
@@ -67,6 +48,14 @@ def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
         f"{analysis.summary[0].upper()}{analysis.summary[1:]}.\n\nArgs:\n    out: Folder for the files."
     )
     return command
+
+
+def wide_console() -> Console:
+    """The terminal, or, where there is none to fit into, wide enough for the tables."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDE
+    return console
 
 
 @contextlib.contextmanager

@@ -10,15 +10,16 @@ import tyro
 from rich.console import Console
 
 from sparseopt.lab.analyses.analysis import require
-from sparseopt.lab.cli import UserError, parse, report
-from sparseopt.lab.commands.analyse import WIDE, show
+from sparseopt.lab.cli import UserError, report
+from sparseopt.lab.commands.analyse import show, wide_console
+from sparseopt.lab.named import Named
 from sparseopt.lab.place import Place
 from sparseopt.lab.recipes import Config
 from sparseopt.lab.reproduce.grid import Grid
 from sparseopt.lab.reproduce.layout import Layout, for_terminal
 from sparseopt.lab.reproduce.outcomes import Outcomes, collect
 from sparseopt.lab.reproduce.plan import pace_table, plan, runs_table, summary
-from sparseopt.lab.reproduce.scale import Scale, near, sentence
+from sparseopt.lab.reproduce.scale import Scale, sentence
 from sparseopt.lab.reproduce.targets import TARGETS, Target
 from sparseopt.lab.reproduce.write import Results, results, write
 from sparseopt.lab.sweep import run_configs
@@ -57,30 +58,14 @@ class Options(Place):
 
 def main(argv: list[str]) -> int:
     """Reproduce what the command line names."""
-    return report(PROG, lambda: _main(argv), argv)
-
-
-def _main(argv: list[str]) -> int | None:
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_usage())
-        return 0
-    name, *rest = argv
-    if name not in TARGETS:
-        raise UserError(f"unknown target {name!r}{near(name, TARGETS)}; {PROG} lists the targets")
-    return parse(f"{PROG} {name}", _command(TARGETS[name]), rest)()
-
-
-def _usage() -> str:
-    width = max(map(len, TARGETS))
-    rows = "\n".join(f"  {name:<{width}}  {target.summary}" for name, target in TARGETS.items())
-    return (
-        f"usage: {PROG} TARGET [options]\n\nTrains what is missing, and writes the table in the paper's layout, beside the "
-        f"paper's figures.\n\ntargets:\n{rows}\n\n  {PROG} TARGET --dry-run lists the runs and measures the hours.\n"
-        f"  {PROG} TARGET --help lists the options."
+    does = (
+        "Trains what is missing of it, and writes the results in the paper's layout, beside the paper's own figures.\n"
+        "With --dry-run it lists the runs, and measures the hours that they would take here."
     )
+    return report(PROG, lambda: Named(PROG, "target", does, TARGETS).call(argv, _command), argv)
 
 
-def _command(target: Target) -> Callable[..., None]:
+def _command(name: str, target: Target) -> Callable[..., None]:
     def command(scale: Scale = Scale.of(target), place: Options = Options()) -> None:  # noqa: B008 - immutable
         reproduce(Grid(target, scale), place)
 
@@ -92,9 +77,7 @@ def _command(target: Target) -> Callable[..., None]:
 
 def reproduce(grid: Grid, options: Options) -> None:
     """Train what is missing, and tell what came of it."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDE
+    console = wide_console()
     runs = options.out / "runs"
     if options.dry_run:
         _tell_plan(console, collect(grid, runs), options)

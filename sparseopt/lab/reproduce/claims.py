@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from sparseopt.lab.analyses.analysis import counted
@@ -125,26 +126,28 @@ def _named(cells: list[Cell]) -> str:
 
 
 def _step_size(outcomes: Outcomes) -> list[str]:
-    """Beside every gain of a correction: what does the baseline gain by a larger learning rate alone?"""
-    sentences = []
-    for cell in outcomes.cells.values():
-        own = outcomes.difference(cell, accuracy) if cell.row.arm == Arm("layer") else None
-        controls = _controls(outcomes, cell) if own else {}
-        if own and controls:
-            best = max(controls, key=lambda arm: controls[arm].mean)
-            sentences.append(
-                f"Step size at {' '.join(cell.row.labels[:2])}, {cell.epochs} epochs: the baseline with {best.lr_factor:g} times "
-                f"the learning rate gains {controls[best].mean:+.2f} points ({claim(controls[best])}), {cell.row.arm.label} "
-                f"{own.mean:+.2f} ({claim(own)})."
-            )
-    return sentences
+    """Beside the gain of the correction: what does the baseline gain by a larger learning rate alone?"""
+    gains = [
+        (max(each.mean for each in controls), own.mean)
+        for cell in outcomes.cells.values()
+        if cell.row.arm == Arm("layer")
+        and (own := outcomes.difference(cell, accuracy))
+        and (controls := _controls(outcomes, cell))
+    ]
+    if not gains:
+        return []
+    factors = " or ".join(f"{factor:g}" for factor in outcomes.grid.scale.lr_controls)
+    as_much = sum(control >= own for control, own in gains)
+    return [
+        f"Step size alone: the baseline with {factors} times the learning rate, whichever is better in the cell, gains "
+        f"{fmean(control for control, _ in gains):+.2f} points over the baseline, {NAMES['layer']} "
+        f"{fmean(own for _, own in gains):+.2f}, mean over {counted(len(gains), 'cell')}; in {as_much} of {len(gains)} the "
+        "larger rate gains as much as the correction, or more."
+    ]
 
 
-def _controls(outcomes: Outcomes, cell: Cell) -> dict[Arm, Comparison]:
+def _controls(outcomes: Outcomes, cell: Cell) -> list[Comparison]:
+    """The baseline with other learning rates against the baseline, in the place of a cell."""
     arms = [Arm("none", lr_factor=factor) for factor in outcomes.grid.scale.lr_controls]
-    found = {arm: outcomes.beside(cell, arm) for arm in arms}
-    return {
-        arm: difference
-        for arm, control in found.items()
-        if control is not None and (difference := outcomes.difference(control, accuracy)) is not None
-    }
+    cells = [control for arm in arms if (control := outcomes.beside(cell, arm))]
+    return [difference for control in cells if (difference := outcomes.difference(control, accuracy))]

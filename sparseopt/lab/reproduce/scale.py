@@ -1,6 +1,5 @@
 """At what scale a target is run: everything the paper fixed and a person may make smaller, and that in words."""
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from sparseopt.lab.analyses.analysis import counted, require
 from sparseopt.lab.cli import UserError
 from sparseopt.lab.controls import CorrectionName
+from sparseopt.lab.named import near
 from sparseopt.lab.recipes import RECIPES
 from sparseopt.lab.reproduce.targets import Target
 
@@ -146,13 +146,3 @@ def _beside(text: str, here: tuple[float, ...], paper: tuple[float, ...]) -> str
 
 def _list(values: Iterable[object]) -> str:
     return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values) or "none"
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A question about the name that comes closest, if one comes close.
-
-    >>> near("globl", ["layer", "global"]), near("xyz", ["layer", "global"])
-    (' (did you mean global?)', '')
-    """
-    closest = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {closest[0]}?)" if closest else ""

@@ -292,6 +292,7 @@ def test_policy_forbids_the_network_and_knows_its_scripts(sweep: Path) -> None:
     assert rules["img-src"] == "data:"
     assert "unsafe" not in rules["script-src"]
     assert rules["script-src"].count("sha256-") == 2
+    assert "Permission is hereby granted" in page.scripts[1]  # uPlot's licence goes wherever it goes
 
 
 def test_bundled_library_is_the_published_one() -> None:

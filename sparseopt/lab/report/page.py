@@ -70,7 +70,7 @@ def write_report(
 
 def _render(study: Study, left_out: Sequence[str], **head: Any) -> str:
     layers, unread = read_layers(study)
-    library, script = _text("vendor/uPlot.iife.min.js"), _script()
+    library, script = _library(), _script()
     return (
         _environment()
         .get_template("page.html.j2")
@@ -120,6 +120,11 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def _library() -> str:
+    """uPlot with its licence, which asks to be in every copy."""
+    return f"/*\n{_text('vendor/LICENSE')}*/\n{_text('vendor/uPlot.iife.min.js')}"
 
 
 def _script() -> str:

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,12 @@ def _processor(device: torch.device) -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
+@cache
 def git_revision() -> str | None:
-    """The commit of a source checkout, "-dirty" added where files differ from it; None for an installed package."""
+    """The commit of a source checkout, "-dirty" added where files differ from it; None for an installed package.
+
+    Asked once: a process goes on with the code that it began with.
+    """
     package = Path(sparseopt.__file__).resolve().parent
     if not (package.parent / ".git").exists():
         return None

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from playwright.sync_api import Browser, Locator, Page, Request, Route
 
+from sparseopt.lab.analyses.analysis import Table
 from sparseopt.lab.commands.report import main
+from sparseopt.lab.demo.page import YOURS
+from sparseopt.lab.report import Drawing, Section, write_report
+from sparseopt.lab.runs import find_runs
 
 Maker = Any
 Open = Callable[..., Page]
@@ -131,6 +136,18 @@ def test_every_chart_is_drawn_and_the_page_fits(open_page: Open, study: Path, si
     found = charts(page)
     assert len(found) == 4 + 1 + 4 + 2 + 1  # learning, budget, masks, layers, fan-in
     assert all(coloured(each) > 50 for each in found)
+    assert width_beyond(page) == 0
+
+
+def test_sections_fit_a_phone(open_page: Open, study: Path) -> None:
+    figure = Figure(figsize=(9, 3))
+    figure.subplots().plot([1, 2, 3])
+    wide = Table(tuple(f"column {number}" for number in range(12)), [("value",) * 12])
+    section = Section("Wide", "", ["word " * 30], [Drawing(figure, "a line")], [wide], YOURS.html)
+    path = study.with_name("sections.html")
+    write_report(find_runs(study.parent), path, title="A_name_without_any_blank" * 4, sections=[section])
+    page = open_page(path, PHONE)
+    assert page.locator("#part-1 svg path").count() > 0
     assert width_beyond(page) == 0
 
 

@@ -113,7 +113,7 @@ class Chart {
     if (layered) {
       const room = (plot) => Math.max(1, Math.ceil(x.length / Math.max(1, plot.bbox.width / uPlot.pxRatio / density / 16)));
       return this.#axis({
-        rotate: -90,
+        rotate: longestName() > FLAT ? -90 : 0,
         size: namesHeight() * density,
         gap: 6 * density,
         splits: (plot) => x.filter((place) => place % room(plot) === 0),
@@ -171,7 +171,11 @@ function atPlace(plot, left, top) {
   return left < 0 ? [left, top] : [plot.valToPos(plot.data[0][plot.posToIdx(left)], "x"), top];
 }
 
-const namesHeight = () => Math.min(130, Math.max(...report.layers.map((name) => name.length)) * 6.2 + 14);
+const FLAT = 4; // letters that fit below a place without being turned
+
+const longestName = () => Math.max(...report.layers.map((name) => name.length));
+
+const namesHeight = () => Math.min(130, Math.max(34, longestName() * 6.2 + 14));
 
 // #rrggbb with an alpha.
 function faded(hex, alpha) {

@@ -99,9 +99,7 @@ def _confidence(counts: Tally, better: list[Cell], worse: list[Cell]) -> str:
         else ""
     )
     if not better and not worse:
-        return (
-            f"In none of them does the paired {level} interval leave 0 out: no difference is claimed.{chance}"
-        )
+        return f"No cell has a paired {level} interval that leaves 0 out: no difference is claimed.{chance}"
     return (
         f"The paired {level} interval lies above 0 in {len(better)}{_named(better)} and below 0 in {len(worse)}"
         f"{_named(worse)}: that much is claimed, no more.{chance}"

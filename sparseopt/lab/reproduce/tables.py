@@ -163,7 +163,7 @@ def difference_table(outcomes: Outcomes) -> Layout:
         over="total epochs",
         notes=[
             f"Paired by seed: mean, {LEVEL:.0%} interval (Student's t). improves or worsens only where the interval leaves 0 "
-            "out; of a single seed there is no interval, and no claim."
+            "out. No claim is made of a single seed, or of seeds that agree to the last digit."
         ],
     )
 

@@ -57,10 +57,15 @@ def test_two_of_three_workers_die_and_are_replaced(
 ) -> None:
     disturbed, moments = sweep(*GRID), random.Random(1)
     command = disturbed.start("--workers", "3")
-    disturbed.wait_until(lambda: disturbed.count(TrialState.RUNNING) == 3)
-    for victim in command.workers()[:2]:
-        time.sleep(moments.uniform(0, 0.5))
-        os.kill(victim, signal.SIGKILL)
+    victims: set[int] = set()
+    while len(victims) < 2:
+        running = [trial for trial in disturbed.trials() if trial.state == TrialState.RUNNING]
+        busy = {int(trial.user_attrs["worker"].split()[1]) for trial in running} - victims
+        if busy & set(command.workers()):
+            time.sleep(moments.uniform(0, 0.3))
+            os.kill(min(busy), signal.SIGKILL)
+            victims.add(min(busy))
+        assert command.process.poll() is None, command.output
     assert command.end() == 0, command.output
     assert command.output.count("died (SIGKILL); another one takes its place") == 2
     disturbed.assert_each_ended_once(RUNS)

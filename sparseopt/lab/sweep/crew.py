@@ -4,6 +4,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import secrets
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -78,11 +79,14 @@ class Crew:
         # Forking a process that has used torch's threads can hang.
         context = multiprocessing.get_context("spawn")
         here, there = multiprocessing.Pipe(duplex=False)
-        name = worker_name()
+        token = secrets.token_hex(4)
         job = replace(self._job, place=self._places[number])
-        process = context.Process(target=work, args=(job, name, there), name=f"sparseopt worker {number + 1}")
+        process = context.Process(
+            target=work, args=(job, token, there), name=f"sparseopt worker {number + 1}"
+        )
         process.start()
         there.close()
+        name = worker_name(process.pid or 0, token)
         self._members.append(_Member(process, here, name, number))  # pyright: ignore[reportArgumentType] - not on Windows
 
     def _part_with(self, member: _Member) -> None:

@@ -1,7 +1,5 @@
 """What every worker of a command is told."""
 
-import os
-import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +45,6 @@ class Job:
         return f"{boot} {folder.st_dev}:{folder.st_ino}"
 
 
-def worker_name() -> str:
-    """A name that no other worker has had."""
-    return f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(4)}"
+def worker_name(pid: int, token: str) -> str:
+    """A name that tells where a worker is, and that, by its random token, no other one has had."""
+    return f"{socket.gethostname()} {pid} {token}"

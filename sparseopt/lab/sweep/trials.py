@@ -58,10 +58,11 @@ class Trials:
     @classmethod
     def open(cls, database: Database, name: str, plan: Plan) -> "Trials":
         """Make the study, or join it, and add the trials it lacks, whoever else does the same at this moment."""
+        storage = database.storage  # before the block: making the tables is one as well
         with database.exclusive():
             study = optuna.create_study(
                 study_name=name,
-                storage=database.storage,
+                storage=storage,
                 direction=StudyDirection.MAXIMIZE,
                 load_if_exists=True,
             )

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from sparseopt.lab.cli import INTERRUPTED, UserError
 from sparseopt.lab.place import settle
 from sparseopt.lab.rundir import InUse
-from sparseopt.lab.sweep.job import Job
+from sparseopt.lab.sweep.job import Job, worker_name
 from sparseopt.lab.sweep.messages import CannotWork, Refused, Sender
 from sparseopt.lab.sweep.pulse import Pulse
 from sparseopt.lab.sweep.trials import RUNNING, WAITING, Claim, Lost, Trials
@@ -29,7 +29,7 @@ CANNOT_WORK = 2
 IDLE_SECONDS = 2.0
 
 
-def work(job: Job, name: str, pipe: Connection) -> None:
+def work(job: Job, token: str, pipe: Connection) -> None:
     """The life of a worker process: its exit code is 0 if nothing is left to do, 130 if it was told to stop."""
     os.setpgrp()  # Ctrl-C is for the parent, which lets every worker save and stop
     sender = Sender(pipe)
@@ -37,7 +37,7 @@ def work(job: Job, name: str, pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, _stop)
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        Worker(job, name, sender).run()
+        Worker(job, worker_name(os.getpid(), token), sender).run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except UserError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from sparseopt.lab.commands.reproduce import main
 from sparseopt.lab.figures import save
@@ -65,6 +66,13 @@ def test_every_form_says_the_scale_and_the_verdict(reproduced: Path) -> None:
         assert "SparseOpt against the baseline" in text
 
 
+def test_settings_and_versions_are_told(reproduced: Path) -> None:
+    settings = json.loads((reproduced / "table-digits" / "results.json").read_text())["settings"]
+    assert (settings["batch size"], settings["hidden"], settings["threads"]) == ("400", "16, 12", "1")
+    assert settings["torch"] == torch.__version__
+    assert "| hidden | 16, 12 |" in (reproduced / "table-digits" / "results.md").read_text()
+
+
 def test_finished_runs_are_not_trained_again(reproduced: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in reproduced.glob("runs/*/summary.json")}
     assert len(before) == 4
@@ -79,7 +87,8 @@ def test_runs_under_other_names_count_and_missing_ones_are_marked(
     for number, run in enumerate(sorted(reproduced.glob("runs/*-seed0-*"))):
         shutil.copytree(run, tmp_path / "runs" / f"mine-{number}")
     argv = ["table-digits", "--seeds", "2", "--out", str(tmp_path), "--tabulate-only"]
-    assert main(argv) == 0
+    assert main([*argv, "--results", str(tmp_path / "here")]) == 0
+    assert (tmp_path / "here" / "results.md").exists()
     out = capsys.readouterr().out
     assert "(1 of 2 seeds)" in out
     assert "2 of 4 runs are missing: 2 not begun." in out

@@ -33,7 +33,9 @@ class Options(Place):
     """Where and how; none of this changes what is trained."""
 
     out: Path = Path("reproduction")
-    """Folder: the runs of all targets in its `runs`, the results in one folder a target."""
+    """Folder: the runs of all targets are in its `runs`."""
+    results: Path | None = None
+    """Folder for the results; None: a folder with the name of the target, beside the runs."""
     workers: int = 1
     """Processes that train here at the same time."""
     storage: str | None = None
@@ -85,7 +87,7 @@ def reproduce(grid: Grid, options: Options) -> None:
     if not options.tabulate_only:
         train_missing(grid, options)
     made = results(collect(grid, runs), options.reach)
-    written = write(made, options.out / grid.target.name)
+    written = write(made, options.results or options.out / grid.target.name)
     _tell(console, made)
     print("\n".join(map(str, written)))
 

@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
+from sparseopt.lab.report.study import Study
+from sparseopt.lab.report.tables import shared, shown
 from sparseopt.lab.reproduce.claims import claim
 from sparseopt.lab.reproduce.convergence import Reached, faster
 from sparseopt.lab.reproduce.grid import Grid, Row
 from sparseopt.lab.reproduce.layout import Best, Layout
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy, mean_train_loss
 from sparseopt.lab.reproduce.paper import Published, find, nearest
+from sparseopt.lab.runs import differing
 from sparseopt.lab.statistics import LEVEL, Comparison
 
 LABELS = ("sparsity", "DST", "training")
@@ -220,3 +223,17 @@ def when(reached: Reached) -> str:
     if reached.mean is None:
         return f"{len(reached.epochs)} of {reached.runs} reached {reached.level:g}%"
     return f"{reached.mean:.1f} to {reached.level:g}%"
+
+
+def settings_table(outcomes: Outcomes) -> Layout:
+    """What all runs share, and of versions and machines also where they differ."""
+    study = Study(outcomes.finished)
+    same = [(name.text, value.text) for name, value in shared(study).rows]
+    other = [
+        (
+            name.replace("_", " "),
+            ", ".join(dict.fromkeys(shown(each.get(name)) for each in study.environments)),
+        )
+        for name in differing(study.environments)
+    ]
+    return Layout("Settings", ("setting", "value"), (), [*same, *other])

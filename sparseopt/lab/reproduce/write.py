@@ -20,7 +20,7 @@ from sparseopt.lab.reproduce.outcomes import Outcomes
 from sparseopt.lab.reproduce.paper import PAPER
 from sparseopt.lab.reproduce.records import Record, csv_text, records
 from sparseopt.lab.reproduce.scale import sentence
-from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table
+from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table, settings_table
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Results:
     verdict: list[str]
     tables: dict[str, Layout]
     """By the name of their files."""
+    settings: Layout
     records: list[Record]
     drawings: Drawings
 
@@ -57,6 +58,7 @@ def results(outcomes: Outcomes, level: float | None = None) -> Results:
             "differences": difference_table(outcomes),
             "convergence": convergence_table(outcomes, reached),
         },
+        settings_table(outcomes),
         records(outcomes, reached),
         draw(outcomes),
     )
@@ -111,19 +113,19 @@ def _markdown(made: Results) -> str:
         "## Verdict\n\n" + "\n\n".join(made.verdict) + "\n",
         *map(markdown, made.tables.values()),
         *(["## Figures\n", *figures] if figures else []),
+        markdown(made.settings),
         f"Paper: {PAPER}. Made by sparseopt {__version__}.\n",
     ]
     return "\n".join(parts)
 
 
 def _json(made: Results) -> dict[str, object]:
-    target = made.outcomes.grid.target
     return {
         "target": made.name,
         "version": __version__,
-        "recipe": target.recipe.to_json(),
         "scale": made.scale,
         "verdict": made.verdict,
+        "settings": {row[0]: row[1] for row in made.settings.rows},
         "cells": made.records,
         "runs": [str(run.path.name) for run in made.outcomes.finished],
     }

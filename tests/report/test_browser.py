@@ -309,3 +309,37 @@ def test_everything_can_be_reached_by_keyboard(open_page: Open, study: Path) -> 
         if not wanted:
             break
     assert not wanted
+
+
+def test_zooming_in_lasts_until_a_double_click(open_page: Open, study: Path) -> None:
+    page = open_page(study)
+    accuracy = chart(page, "test_accuracy")
+    over = accuracy.locator(".u-over")
+    box = over.bounding_box()
+    assert box is not None
+    whole = accuracy.screenshot()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.2, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle)
+    page.mouse.up()
+    page.mouse.move(0, 0)
+    zoomed = accuracy.screenshot()
+    assert zoomed != whole
+    page.get_by_role("button", name="Show all").click()  # draws anew
+    page.mouse.move(0, 0)
+    assert accuracy.screenshot() == zoomed
+    over.dblclick()
+    page.mouse.move(0, 0)
+    assert accuracy.screenshot() == whole
+
+
+def test_show_and_hide_act_on_what_was_found(open_page: Open, crowd: Path) -> None:
+    page = open_page(crowd)
+    accuracy = chart(page, "test_accuracy")
+    page.get_by_role("button", name="Hide all").click()
+    page.get_by_label("Find a configuration").fill("lr 0.07")
+    page.get_by_role("button", name="Show all").click()
+    assert accuracy.get_attribute("data-lines") == "1"
+    page.get_by_label("Find a configuration").fill("")
+    assert page.locator(".groups > li:visible").count() == 100

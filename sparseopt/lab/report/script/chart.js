@@ -47,8 +47,12 @@ class Chart {
 
   #zoom() {
     const { min, max } = this.plot.scales.x;
-    const [first, last] = this.#range();
-    return min > first || max < last ? { min, max } : null;
+    return this.#covers(min, max) ? null : { min, max };
+  }
+
+  #covers(min, max) {
+    const { x } = this.drawn;
+    return min === null || (min <= x[0] && max >= x.at(-1));
   }
 
   #range() {
@@ -65,7 +69,7 @@ class Chart {
       padding: [10, 14, 0, 0].map((side) => side * this.density),
       cursor: { points: { show: false }, drag: { x: true, y: false }, y: false, move: atPlace },
       scales: {
-        x: { time: false, range: (_, min, max) => (this.plot?.status ? [min, max] : this.#range()) },
+        x: { time: false, range: (_, min, max) => (this.#covers(min, max) ? this.#range() : [min, max]) },
         y: logarithmic ? { distr: 3 } : { range: (_, min, max) => roomy(min, max) },
       },
       axes: [this.#places(), this.#values(logarithmic)],
@@ -175,7 +179,7 @@ const FLAT = 4; // letters that fit below a place without being turned
 
 const longestName = () => Math.max(...report.layers.map((name) => name.length));
 
-const namesHeight = () => Math.min(130, Math.max(34, longestName() * 6.2 + 14));
+const namesHeight = () => Math.min(170, Math.max(34, longestName() * 6.2 + 14));
 
 // #rrggbb with an alpha.
 function faded(hex, alpha) {

@@ -33,7 +33,7 @@ function toPaper() {
   if (document.documentElement.classList.contains("printing")) return;
   document.documentElement.classList.add("printing");
   for (const details of document.querySelectorAll("details:not([open])")) {
-    if (!details.closest(".legend")) Object.assign(details, { open: true }).dataset.opened = "";
+    if (!details.parentElement.closest(".legend")) Object.assign(details, { open: true }).dataset.opened = "";
   }
   charts.forEach((chart) => chart.draw(true));
 }

@@ -51,7 +51,7 @@ def _late_recipe(argv: list[str]) -> str | None:
 
 def _config_file(argv: list[str]) -> Path | None:
     """The value of --config."""
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+    for word, following in pairwise([*argv, ""]):
         if word == "--config" and following:
             return Path(following)
         if word.startswith("--config="):

@@ -343,3 +343,14 @@ def test_show_and_hide_act_on_what_was_found(open_page: Open, crowd: Path) -> No
     assert accuracy.get_attribute("data-lines") == "1"
     page.get_by_label("Find a configuration").fill("")
     assert page.locator(".groups > li:visible").count() == 100
+
+
+def test_what_has_no_number_is_sorted_last(open_page: Open, make: Maker, tmp_path: Path) -> None:
+    for seed, (lr, done) in enumerate([(0.1, 5), (0.2, 2), (0.3, 5)]):
+        make.run(tmp_path / str(seed), lr=lr, done=done, seed=seed)
+    page = open_page(_report(tmp_path))
+    table = page.locator("#results table.keyed")
+    heading = table.get_by_role("columnheader", name="test accuracy (%)")
+    for expected in (["0.1", "0.3", "0.2"], ["0.3", "0.1", "0.2"]):
+        heading.get_by_role("button").click()
+        assert cells(table, 1) == expected

@@ -1,7 +1,7 @@
 // From runs to lines: each kind of chart says which x it has, and which lines over it.
 //
-// A line: { name, group, values, width, faint, joined, dots }. A band: two lines, by number, and how strongly the room between
-// them is filled.
+// A line: name, group and values; its width; whether its values are joined, marked by dots, faint; or whether it is nothing but the
+// edge of a band. A band: the two lines it lies between, by number, and how strongly it is filled.
 
 const numbers = (length, first) => Array.from({ length }, (_, index) => index + first);
 
@@ -55,16 +55,17 @@ function meanOfGroups(valuesOf, dots) {
   return { lines, bands };
 }
 
-const overview = (valuesOf, dots) =>
+// Lines over any kind of place, as the legend has it: every run, or means.
+const asChosen = (valuesOf, dots) =>
   chosen.means ? meanOfGroups(valuesOf, dots) : { lines: everyRun(valuesOf, dots), bands: [] };
 
 function overEpochs(name) {
-  const drawn = overview((run) => run.curves[name], false);
+  const drawn = asChosen((run) => run.curves[name], false);
   return { ...drawn, x: numbers(longest(drawn.lines.map((line) => line.values)), 1), places: (epoch) => `epoch ${epoch}` };
 }
 
 function overLayers(name) {
-  const drawn = overview((run) => run.layers?.[name], true);
+  const drawn = asChosen((run) => run.layers?.[name], true);
   return { ...drawn, x: numbers(report.layers.length, 0), places: (layer) => report.layers[layer], layered: true };
 }
 

@@ -2,11 +2,12 @@
 
 const byWords = new Intl.Collator("en", { numeric: true });
 
-function compareCells(one, other) {
+// Numbers before words, whichever way round: a cell without a number says that there is none yet.
+function compareCells(one, other, sign) {
   const [a, b] = [one.dataset.number, other.dataset.number];
-  if (a !== undefined && b !== undefined) return Number(a) - Number(b);
-  if (a !== undefined || b !== undefined) return a === undefined ? 1 : -1; // without a number: after those that have one
-  return byWords.compare(one.textContent, other.textContent);
+  if (a !== undefined && b !== undefined) return sign * (Number(a) - Number(b));
+  if (a !== undefined || b !== undefined) return a === undefined ? 1 : -1;
+  return sign * byWords.compare(one.textContent, other.textContent);
 }
 
 function makeSortable(table) {
@@ -19,7 +20,7 @@ function makeSortable(table) {
       headings.forEach((each) => each.removeAttribute("aria-sort"));
       heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
       const rows = [...table.tBodies[0].rows];
-      rows.sort((a, b) => (descending ? -1 : 1) * compareCells(a.cells[column], b.cells[column]));
+      rows.sort((a, b) => compareCells(a.cells[column], b.cells[column], descending ? -1 : 1));
       table.tBodies[0].append(...rows);
     });
   });

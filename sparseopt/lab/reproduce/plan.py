@@ -11,7 +11,7 @@ from sparseopt.lab.reproduce.estimate import Pace, measure
 from sparseopt.lab.reproduce.grid import METHODS
 from sparseopt.lab.reproduce.layout import Layout
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
-from sparseopt.lab.reproduce.tables import LABELS
+from sparseopt.lab.reproduce.tables.texts import LABELS
 
 Kind = tuple[float, MethodName]
 """Sparsity and method: what decides the pace. A correction costs nothing next to the network."""

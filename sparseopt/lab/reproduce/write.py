@@ -11,7 +11,6 @@ from sparseopt.lab.figures import save
 from sparseopt.lab.files import told_simply, write_bytes, write_json
 from sparseopt.lab.progress import duration
 from sparseopt.lab.report import Section, write_report
-from sparseopt.lab.reproduce.claims import verdict
 from sparseopt.lab.reproduce.convergence import reach
 from sparseopt.lab.reproduce.drawings import Drawings, draw
 from sparseopt.lab.reproduce.latex import latex
@@ -21,6 +20,7 @@ from sparseopt.lab.reproduce.paper import PAPER
 from sparseopt.lab.reproduce.records import Record, csv_text, records
 from sparseopt.lab.reproduce.scale import sentence
 from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table, settings_table
+from sparseopt.lab.reproduce.verdict import verdict
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from sparseopt.lab.reproduce.claims import verdict
 from sparseopt.lab.reproduce.grid import Arm, Grid
 from sparseopt.lab.reproduce.outcomes import Outcomes
 from sparseopt.lab.reproduce.targets import TARGETS
+from sparseopt.lab.reproduce.verdict import verdict
 
 AtScale = Callable[..., Grid]
 OutcomesOf = Callable[..., Outcomes]

@@ -98,7 +98,8 @@ def test_a_run_that_kills_its_workers_is_given_up_but_not_one_that_gets_on(
 
 def open_study(url: str, name: str, start: Any) -> None:
     start.wait()
-    Trials.open(Database(url), name, grid_plan("seed=0,1,2,3", "correction=none,layer,global"))
+    database, plan = Database(url), grid_plan("seed=0,1,2,3", "correction=none,layer,global")
+    database.patience(lambda: Trials.open(database, name, plan))
 
 
 def test_a_study_that_all_open_at_once_has_every_point_once(storage: str) -> None:

@@ -39,17 +39,16 @@ def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_A
     conductor = _Conductor(job, trials, Watch(dead_after, job.seat, job.in_use))
     crew = Crew(job, workers, conductor.left)
     try:
-        with _sigterm_as_ctrl_c(), display(console, conductor.tally()) as shown, crew.working():
+        with _sigterm_as_ctrl_c(), display(console, conductor.look()) as shown, crew.working():
             while crew.at_work:
-                shown.show(conductor.tally())
+                shown.show(conductor.look())
                 crew.tend(LOOK_SECONDS)
-                conductor.bury_the_dead()
-            shown.show(conductor.tally())
+            shown.show(conductor.look())
     except KeyboardInterrupt:
         raise UserError(
-            f"interrupted ({conductor.tally()}); the same command goes on from there", INTERRUPTED
+            f"interrupted ({conductor.tally}); the same command goes on from there", INTERRUPTED
         ) from None
-    return Outcome(conductor.trials(), crew.refused)
+    return Outcome(conductor.seen, crew.refused)
 
 
 class _Conductor:
@@ -58,20 +57,20 @@ class _Conductor:
     def __init__(self, job: Job, trials: Trials, watch: Watch) -> None:
         self._job, self._trials, self._watch = job, trials, watch
         self._patience = job.database.patience
+        self.seen: list[FrozenTrial] = []
+        """The trials at the last look."""
 
-    def trials(self) -> list[FrozenTrial]:
-        return self._patience(self._trials.all)
-
+    @property
     def tally(self) -> Tally:
-        trials = self.trials()
-        return Tally.of(trials, [self._job.plan.epochs(trial) for trial in trials])
+        return Tally.of(self.seen, [self._job.plan.epochs(trial) for trial in self.seen])
 
-    def bury_the_dead(self) -> None:
-        """Give back what workers anywhere have left when they died."""
+    def look(self) -> Tally:
+        """How far everything is; what workers anywhere have left when they died is given back."""
         outages = self._patience.outages
-        trials = self.trials()
-        for trial in self._watch.look(trials, outage=self._patience.outages > outages):
+        self.seen = self._patience(self._trials.all)
+        for trial in self._watch.look(self.seen, outage=self._patience.outages > outages):
             self._bury(trial)
+        return self.tally
 
     def left(self, worker: str, died: bool) -> bool:
         """One of our own workers is gone: nobody needs to wait for its heartbeat."""

@@ -122,6 +122,7 @@ class Crew:
 
     def _stop(self) -> None:
         """Ask all to save and stop, and wait for them; a second Ctrl-C asks them to stop at once."""
+        self._job.database.patience.hurry()
         self._signal()
         while self.at_work:
             try:
@@ -131,6 +132,8 @@ class Crew:
                         self._part_with(member)
             except KeyboardInterrupt:
                 self._signal()
+            except UserError as error:  # the database is away; others will see that nobody works on it
+                log.warning("%s", error)
 
     def _signal(self) -> None:
         for member in self._members:

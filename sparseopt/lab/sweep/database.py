@@ -12,12 +12,10 @@ from functools import cached_property
 from pathlib import Path
 
 import optuna
-from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
-from sqlalchemy import Engine, create_engine, func, make_url, select, text
+from sqlalchemy import Engine, create_engine, func, inspect, make_url, select, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
-from sqlalchemy.pool import NullPool
 
 from sparseopt.lab.cli import UserError
 from sparseopt.lab.files import told_simply
@@ -25,7 +23,7 @@ from sparseopt.lab.sweep.patience import PATIENCE, Patience, reason
 
 POSTGRES = ("postgres", "postgresql", "postgresql+psycopg")
 LOCK = 0x7370617273656F70  # any number that nobody else uses
-LOCK_TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
+LOCK_TIMEOUTS = {"lock_timeout": "60s", "idle_in_transaction_session_timeout": "300s"}
 """So that a process that was suspended with the lock, or whose machine lost its power, does not stop all others."""
 
 
@@ -50,28 +48,41 @@ class Database:
     def storage(self) -> RDBStorage:
         """Optuna's view of it; its tables are made if there are none."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it has to say in an outage, `Patience` says
-        url = self.url.render_as_string(hide_password=False)
+        url = (
+            self.url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
+        )  # it is formatted
         with self.exclusive():
-            return RDBStorage(url.replace("{", "{{").replace("}", "}}"), engine_kwargs=self._engine_options)
+            try:
+                return RDBStorage(url, engine_kwargs=self._engine_options)
+            except RuntimeError as error:  # the tables are those of another version of Optuna
+                raise UserError(f"the database {self} cannot be used: {error}") from error
 
     def require(self) -> None:
         """Refuse a database that cannot be reached now: at the beginning, it is rather a wrong URL than an outage."""
         try:
-            self.storage.get_all_studies()
-        except (
-            DBAPIError,
-            StorageInternalError,
-            RuntimeError,
-        ) as error:  # the last: tables of another Optuna
+            inspect(self._engine).get_table_names()
+        except DBAPIError as error:
             raise UserError(f"the database {self} cannot be used: {reason(error)}") from error
+        finally:
+            self._engine.dispose()
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Be the only process, on whatever machine, that is in such a block on this database."""
-        if self.url.get_backend_name() == "sqlite":
-            with self._file_locked():
+        """Be the only process, on whatever machine, that is in such a block on this database.
+
+        Connections are kept for the length of the block.
+        """
+        locked = self._file_locked() if self.url.get_backend_name() == "sqlite" else self._advisory_locked()
+        try:
+            with locked:
                 yield
-            return
+        finally:
+            self._engine.dispose()
+            if "storage" in self.__dict__:
+                self.storage.engine.dispose()
+
+    @contextlib.contextmanager
+    def _advisory_locked(self) -> Iterator[None]:
         with self._engine.begin() as connection:
             for name, limit in LOCK_TIMEOUTS.items():
                 connection.execute(text(f"SET LOCAL {name} = '{limit}'"))
@@ -96,7 +107,7 @@ class Database:
     def _engine_options(self) -> dict[str, object]:
         sqlite = self.url.get_backend_name() == "sqlite"
         limit = {"timeout": 30} if sqlite else {"connect_timeout": 10}
-        return {"poolclass": NullPool, "connect_args": limit}
+        return {"pool_pre_ping": True, "connect_args": limit}
 
 
 def beside(folder: Path) -> str:

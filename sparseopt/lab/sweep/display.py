@@ -1,5 +1,7 @@
 """How a sweep shows itself: a live bar in a terminal, plain lines anywhere else."""
 
+import logging
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,5 +58,18 @@ def display(console: Console, first: Tally) -> Iterator[Lines | Bar]:
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[left]}", style="progress.remaining"),
     )
-    with Progress(*columns, console=console, redirect_stderr=True) as progress:
+    with Progress(*columns, console=console) as progress, _log_above():
         yield Bar(progress, first)
+
+
+@contextmanager
+def _log_above() -> Iterator[None]:
+    """Let what is logged go through the standard error that a live bar has put itself in front of."""
+    handlers = [each for each in logging.root.handlers if type(each) is logging.StreamHandler]
+    before = [(each, each.setStream(sys.stderr)) for each in handlers]
+    try:
+        yield
+    finally:
+        for handler, stream in before:
+            if stream is not None:
+                handler.setStream(stream)

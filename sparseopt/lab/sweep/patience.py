@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 600.0
 LONGEST_PAUSE = 5.0
+WHILE_STOPPING = 5.0
 
 T = TypeVar("T")
 
@@ -29,6 +30,10 @@ class Patience:
         self.seconds, self.first_pause = seconds, pause
         self.outages = 0
         """How many times it was away."""
+
+    def hurry(self) -> None:
+        """Wait no longer than a person does who has asked to stop."""
+        self.seconds = min(self.seconds, WHILE_STOPPING)
 
     def __call__(self, action: Callable[[], T]) -> T:
         """What the action returns, once the database has answered."""

@@ -53,7 +53,6 @@ class Trials:
         self.database, self.name, self.plan = database, name, plan
         self.storage = database.storage
         self.study = optuna.load_study(study_name=name, storage=self.storage)
-        self._study_id = self.storage.get_study_id_from_name(name)
 
     @classmethod
     def open(cls, database: Database, name: str, plan: Plan) -> "Trials":
@@ -90,17 +89,16 @@ class Trials:
     def beat(self, claim: Claim, number: int, accuracies: Mapping[int, float]) -> None:
         """Show that the worker is alive, and the test accuracy of epochs; Lost if the trial is not its own any more."""
         with self.database.exclusive():
-            self._require(claim)
+            trial = self._own(claim)
             self.storage.set_trial_user_attr(claim.trial_id, BEAT, number)
-            self._report(claim.trial_id, accuracies)
+            self._report(trial, accuracies)
 
     def complete(self, claim: Claim, accuracies: Mapping[int, float], seconds: float) -> None:
         """The run is at its end; its value is the test accuracy of the last epoch."""
         with self.database.exclusive():
             if self._is(claim.trial_id, claim.worker, COMPLETE):
                 return
-            self._require(claim)
-            self._report(claim.trial_id, accuracies)
+            self._report(self._own(claim), accuracies)
             self.storage.set_trial_user_attr(claim.trial_id, SECONDS, seconds)
             final = accuracies[max(accuracies)]
             self.storage.set_trial_state_values(claim.trial_id, COMPLETE, [final])
@@ -109,7 +107,7 @@ class Trials:
         """The run cannot come to its end."""
         with self.database.exclusive():
             if not self._is(claim.trial_id, claim.worker, FAIL):
-                self._require(claim)
+                self._own(claim)
                 self._fail(claim.trial_id, reason)
 
     def give_back(self, trial_id: int, worker: str) -> None:
@@ -160,13 +158,17 @@ class Trials:
         trial = self.storage.get_trial(trial_id)
         return trial.state == state and trial.user_attrs.get(WORKER) == worker
 
-    def _require(self, claim: Claim) -> None:
+    def _own(self, claim: Claim) -> FrozenTrial:
+        """The trial of a claim that holds; Lost if it does not."""
         if not self._is(claim.trial_id, claim.worker, RUNNING):
             raise Lost
+        return self.storage.get_trial(claim.trial_id)
 
-    def _report(self, trial_id: int, accuracies: Mapping[int, float]) -> None:
+    def _report(self, trial: FrozenTrial, accuracies: Mapping[int, float]) -> None:
+        """Add what the trial does not have yet: each value is a journey to the database."""
         for epoch, accuracy in accuracies.items():
-            self.storage.set_trial_intermediate_value(trial_id, epoch, accuracy)
+            if trial.intermediate_values.get(epoch) != accuracy:
+                self.storage.set_trial_intermediate_value(trial._trial_id, epoch, accuracy)
 
     def _fail(self, trial_id: int, reason: str) -> None:
         self.storage.set_trial_user_attr(trial_id, REASON, reason)

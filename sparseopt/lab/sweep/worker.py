@@ -85,10 +85,11 @@ class Worker:
             time.sleep(self.job.heartbeat)
         except Diverged as error:
             self._fail(claim, str(error))
-        except (KeyboardInterrupt, UserError) as error:
-            self._give_back(claim)
-            if isinstance(error, KeyboardInterrupt) or error.exit_code == INTERRUPTED:
-                raise KeyboardInterrupt from None
+        except KeyboardInterrupt:
+            self._stop_at(claim)
+        except UserError as error:
+            if error.exit_code == INTERRUPTED:
+                self._stop_at(claim)
             self._refuse(claim, str(error))
         except Exception as error:
             self._fail(claim, f"{type(error).__name__}: {error}")
@@ -119,8 +120,18 @@ class Worker:
         self.patience(lambda: self.trials.give_back(claim.trial_id, claim.worker))
 
     def _refuse(self, claim: Claim, reason: str) -> None:
+        self._give_back(claim)
         self.refused.add(claim.trial_id)
         self.sender.send(Refused(claim.config.run_name, reason))
+
+    def _stop_at(self, claim: Claim) -> NoReturn:
+        """The run is saved; if the database is away as well, others will see that nobody works on it."""
+        self.patience.hurry()
+        try:
+            self._give_back(claim)
+        except UserError as error:
+            log.warning("%s could not be given back: %s", claim.config.run_name, error)
+        raise KeyboardInterrupt
 
 
 def _stop(number: int, frame: object) -> NoReturn:

@@ -104,7 +104,7 @@ class Command:
         self.process.wait()
 
     def end(self) -> int:
-        return self.process.wait(timeout=300)
+        return self.process.wait(timeout=600)
 
 
 class Sweep:
@@ -161,7 +161,7 @@ class Sweep:
     @staticmethod
     def wait_until(condition: Callable[[], bool]) -> None:
         """Wait for something that must happen; the limit is only there so that a failure ends."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not condition():
             assert time.monotonic() < deadline, "it never happened"
             time.sleep(0.1)

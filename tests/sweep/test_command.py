@@ -28,7 +28,7 @@ GRID = ["--grid", "seed=0,1"]
     ("argv", "complaint"),
     [
         ([], "nothing to sweep; give --grid sparsity=0.9,0.95 or --search lr=log:0.01:0.5 --trials 30"),
-        (["--grid", "sparsty=0.9"], "there is no setting 'sparsty'; did you mean sparsity?"),
+        (["--grid", "sparsty=0.9"], "there is no setting 'sparsty' (did you mean sparsity?)"),
         (["--grid", "zzz=0.9"], "the settings are data, model, epochs"),
         (["--grid", "seed"], "write a setting and its values, such as sparsity=0.9,0.95"),
         (["--grid", "seed="], "--grid seed= has an empty value"),

@@ -21,9 +21,9 @@ from sparseopt.lab.cli import report
 from sparseopt.lab.figures import save
 from sparseopt.lab.files import write_json
 from sparseopt.lab.named import Named
+from sparseopt.lab.terminal import wide_console
 
 PROG = "sparseopt analyse"
-WIDE = 160  # columns, where there is no terminal to fit into
 
 
 def main(argv: list[str]) -> int:
@@ -48,14 +48,6 @@ def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
         f"{analysis.summary[0].upper()}{analysis.summary[1:]}.\n\nArgs:\n    out: Folder for the files."
     )
     return command
-
-
-def wide_console() -> Console:
-    """The terminal, or, where there is none to fit into, wide enough for the tables."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDE
-    return console
 
 
 @contextlib.contextmanager

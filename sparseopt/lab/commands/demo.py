@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from sparseopt.lab.cli import run
-from sparseopt.lab.commands.analyse import WIDE, show
+from sparseopt.lab.commands.analyse import show
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import AnalysisJob, Outcome, TrainingJob
 from sparseopt.lab.demo.page import write_page
@@ -26,6 +26,7 @@ from sparseopt.lab.demo.skew_act import skew_act
 from sparseopt.lab.demo.training_act import training_act
 from sparseopt.lab.demo.workers import run_all
 from sparseopt.lab.figures import save
+from sparseopt.lab.terminal import wide_console
 from sparseopt.lab.runs import Run
 
 TITLES = {1: "Act 1: the skew", 2: "Act 2: training", 3: "Act 3: what you get"}
@@ -46,9 +47,7 @@ def main(argv: list[str]) -> int:
 
 def demo(settings: Settings) -> None:
     """The story in three acts, on data that needs no download: the skew, training, and what you get."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDE
+    console = wide_console()
     started = time.monotonic()
     jobs = plan(settings)
     results = _compute(jobs, settings.workers, console)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sparseopt.lab.analyses.analysis import require
 from sparseopt.lab.cli import UserError, report
-from sparseopt.lab.commands.analyse import show, wide_console
+from sparseopt.lab.commands.analyse import show
 from sparseopt.lab.named import Named
 from sparseopt.lab.place import Place
 from sparseopt.lab.recipes import Config
@@ -23,6 +23,7 @@ from sparseopt.lab.reproduce.scale import Scale, sentence
 from sparseopt.lab.reproduce.targets import TARGETS, Target
 from sparseopt.lab.reproduce.write import Results, results, write
 from sparseopt.lab.sweep import run_configs
+from sparseopt.lab.terminal import wide_console
 
 PROG = "sparseopt reproduce"
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]

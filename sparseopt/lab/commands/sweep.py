@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from sparseopt.lab.cli import UserError, report
 from sparseopt.lab.place import Place
@@ -20,9 +19,9 @@ from sparseopt.lab.sweep.patience import PATIENCE
 from sparseopt.lab.sweep.plan import Plan, Runs, Search, described
 from sparseopt.lab.sweep.results import best_first, failed, report_failures, results_table
 from sparseopt.lab.sweep.space import corners, read_space
+from sparseopt.lab.terminal import wide_console
 
 PROG = "sparseopt sweep"
-WIDE = 200  # columns, where there is no terminal to fit into
 SOME_FAILED = 3
 BEATS_BEFORE_DEATH = 3
 
@@ -84,9 +83,7 @@ def _command(defaults: Config) -> Command:
         folder = options.out or Path("sweeps") / settings.recipe
         database = Database(options.storage or beside(folder), options.patience)
         job = Job(database, options.name or folder.resolve().name, plan, folder, options, options.heartbeat)
-        console = Console()
-        if not console.is_terminal:
-            console.width = WIDE
+        console = wide_console()
         print(f"study {job.name} in {database} -> {folder}")
         outcome = conduct(job, options.workers, console, options.dead_after)
         trials = best_first(outcome.trials) if options.search else outcome.trials

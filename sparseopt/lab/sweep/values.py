@@ -1,10 +1,10 @@
 """Settings as a command line spells them: `0.9`, `rigl`, `none`, `yes`, `64x32`, each read as its field of `Config` wants it."""
 
-import difflib
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sparseopt.lab.cli import UserError
+from sparseopt.lab.named import near
 from sparseopt.lab.recipes import Config
 
 KINDS: dict[str, Any] = get_type_hints(Config)
@@ -18,8 +18,7 @@ def setting_named(text: str, option: str) -> str:
     name = text.strip().replace("-", "_")
     if name in KINDS:
         return name
-    near = difflib.get_close_matches(name, KINDS, n=1)
-    meant = f"; did you mean {near[0]}?" if near else f"; the settings are {', '.join(KINDS)}"
+    meant = near(name, KINDS) or f"; the settings are {', '.join(KINDS)}"
     raise UserError(f"{option} {text}: there is no setting {text!r}{meant}")
 
 

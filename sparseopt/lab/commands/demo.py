@@ -26,8 +26,8 @@ from sparseopt.lab.demo.skew_act import skew_act
 from sparseopt.lab.demo.training_act import training_act
 from sparseopt.lab.demo.workers import run_all
 from sparseopt.lab.figures import save
-from sparseopt.lab.terminal import wide_console
 from sparseopt.lab.runs import Run
+from sparseopt.lab.terminal import wide_console
 
 TITLES = {1: "Act 1: the skew", 2: "Act 2: training", 3: "Act 3: what you get"}
 COLUMNS = (

@@ -89,7 +89,7 @@ def _few_seeds(study: Study) -> Iterator[Caution]:
             else f"{len(few)} of {len(study.groups)} configurations"
         )
         yield Caution(
-            f"Fewer than {FEW_SEEDS} seeds in {share}: differences between them may be chance.", about
+            f"Fewer than {FEW_SEEDS} seeds in {share}: differences from others may be chance.", about
         )
 
 

@@ -131,44 +131,43 @@ void scatter_op(const Tensor& values, const Tensor& position, const Tensor& dens
   scatter(values.data_ptr<float>(), position.data_ptr<int>(), position.numel(), dense.data_ptr<float>());
 }
 
-Program program(const Tensor& slots, const Tensor& layers, at::TensorList start, at::TensorList offset, at::TensorList values,
-                at::TensorList bias) {
-  Program p;
+// The weights of all layers are one list; a layer knows where its own begin.
+Program program(int64_t bands, const Tensor& slots, const Tensor& layers, const Tensor& start, const Tensor& offset,
+                const Tensor& values, const Tensor& bias) {
+  Program p{int(bands), {}, {}};
   for (int64_t i = 0; i < slots.size(0); ++i) {
     const int64_t* s = slots.data_ptr<int64_t>() + i * slots.size(1);
-    p.slots.push_back({s[0], int(s[1]), int(s[2]), int(s[3]), int(s[4])});
+    p.slots.push_back({s[0], int(s[1]), int(s[2]), int(s[3]), int(s[4]), int(s[5])});
   }
+  const Pattern all = forward_pattern(start, offset, values);
   for (int64_t i = 0; i < layers.size(0); ++i) {
     const int64_t* f = layers.data_ptr<int64_t>() + i * layers.size(1);
-    p.layers.push_back({forward_pattern(start[i], offset[i], values[i]), bias[i].data_ptr<float>(), int(f[0]), int(f[1]),
+    p.layers.push_back({{all.start + f[7], all.offset, all.value, all.size}, bias.data_ptr<float>() + f[8], int(f[0]), int(f[1]),
                         int(f[2]), int(f[3]), int(f[4]), int(f[5]), f[6] != 0});
   }
   return p;
 }
 
-// One region on a batch. arenas [thread][floats]; ends [input or output]: its slot, and whether it is a mean (outputs).
-void infer_op(at::TensorList images, const Tensor& input_slots, const Tensor& slots, const Tensor& layers, at::TensorList start,
-              at::TensorList offset, at::TensorList values, at::TensorList bias, const Tensor& arenas, bool one_sample,
-              const Tensor& output_slots, const Tensor& pooled, at::TensorList outputs) {
-  const Program p = program(slots, layers, start, offset, values, bias);
-  const int64_t samples = images[0].size(0), lanes = one_sample ? 1 : kLanes;
-  const int64_t *in = input_slots.data_ptr<int64_t>(), *out = output_slots.data_ptr<int64_t>(),
-                *mean = pooled.data_ptr<int64_t>();
-  at::parallel_for(0, (samples + lanes - 1) / lanes, 1, [&](int64_t begin, int64_t end) {
+// One region on a batch. arenas [thread][floats]; input_slots: one an image; ends [2][output]: its slot, and whether it is a mean.
+void infer_op(at::TensorList images, int64_t bands, const Tensor& slots, const Tensor& layers, const Tensor& start,
+              const Tensor& offset, const Tensor& values, const Tensor& bias, const Tensor& input_slots, const Tensor& ends,
+              const Tensor& arenas, at::TensorList outputs) {
+  const Program p = program(bands, slots, layers, start, offset, values, bias);
+  const int64_t samples = images[0].size(0), together = kLanes / bands;
+  const int64_t *in = input_slots.data_ptr<int64_t>(), *out = ends.data_ptr<int64_t>(), *mean = out + outputs.size();
+  at::parallel_for(0, (samples + together - 1) / together, 1, [&](int64_t begin, int64_t end) {
     float* arena = arenas.data_ptr<float>() + at::get_thread_num() * arenas.size(1);
-    for (int64_t b = begin; b < end; ++b) {
-      const int64_t valid = std::min(lanes, samples - b * lanes);
+    for (int64_t first = begin * together; first < std::min(end * together, samples); first += together) {
+      const int count = int(std::min(together, samples - first));
       for (size_t i = 0; i < images.size(); ++i) {
-        const float* image = images[i].data_ptr<float>() + b * lanes * images[i].stride(0);
-        const View x = p.slots[in[i]].view(arena, lanes);
-        one_sample ? read_sample(image, x) : pack_block(image, valid, x, 0);
+        const View x = p.slots[in[i]].view(arena);
+        read_images(images[i].data_ptr<float>() + first * images[i].stride(0), count, p.bands_of(in[i]), x);
+        fill_halo(x, p.bands_of(in[i]));
       }
-      one_sample ? run_layers<true>(p, arena) : run_layers<false>(p, arena);
+      run_layers(p, arena);
       for (size_t i = 0; i < outputs.size(); ++i) {
-        float* to = outputs[i].data_ptr<float>() + b * lanes * outputs[i].stride(0);
-        const View x = p.slots[out[i]].view(arena, lanes);
-        if (one_sample) (mean[i] ? pool_sample : write_sample)(x, to);
-        else (mean[i] ? pool_block : unpack_block)(x, 0, valid, to);
+        float* to = outputs[i].data_ptr<float>() + first * outputs[i].stride(0);
+        (mean[i] ? write_means : write_images)(p.slots[out[i]].view(arena), p.bands_of(out[i]), count, to);
       }
     }
   });
@@ -199,9 +198,8 @@ TORCH_LIBRARY(sparseopt, m) {
       "batch_norm_backward(Tensor sums, int count, Tensor moments, Tensor? gamma, Tensor(a!) coefficients, "
       "Tensor(b!) gradients) -> ()");
   m.def(
-      "infer(Tensor[] images, Tensor input_slots, Tensor slots, Tensor layers, Tensor[] start, Tensor[] offset, "
-      "Tensor[] values, Tensor[] bias, Tensor(a!) arenas, bool one_sample, Tensor output_slots, Tensor pooled, "
-      "Tensor(b!)[] outputs) -> ()");
+      "infer(Tensor[] images, int bands, Tensor slots, Tensor layers, Tensor start, Tensor offset, Tensor values, Tensor bias, "
+      "Tensor input_slots, Tensor ends, Tensor(a!) arenas, Tensor(b!)[] outputs) -> ()");
   m.def("gather(Tensor dense, Tensor position, Tensor(a!) values) -> ()");
   m.def("scatter(Tensor values, Tensor position, Tensor(a!) dense) -> ()");
   m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");

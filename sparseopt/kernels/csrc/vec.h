@@ -3,7 +3,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 namespace sparseopt {
 
@@ -30,20 +29,6 @@ SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
   Vec v;
   __builtin_memcpy(&v, p, sizeof v);
   return v;
-}
-
-template <size_t... I>
-SPARSEOPT_INLINE Vec take_even(Vec low, Vec high, std::index_sequence<I...>) {
-#if __has_builtin(__builtin_shufflevector)
-  return __builtin_shufflevector(low, high, (2 * int(I))...);
-#else
-  return Vec{(2 * I < kLanes ? low[2 * I % kLanes] : high[2 * I % kLanes])...};
-#endif
-}
-
-// Every second of 2 * kLanes floats.
-SPARSEOPT_INLINE Vec load_every_second(const float* p) {
-  return take_even(load_unaligned(p), load_unaligned(p + kLanes), std::make_index_sequence<kLanes>{});
 }
 
 // Sum of the lanes below `valid`: the lanes above hold no sample.

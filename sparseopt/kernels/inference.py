@@ -11,9 +11,10 @@ from sparseopt.kernels.accelerated import BREAK_EVEN, find_pieces, sparsity, tra
 from sparseopt.kernels.bands import Value, choose_bands
 from sparseopt.kernels.build import operators
 from sparseopt.kernels.graph import Activation, Conv, Region, Shortcut
+from sparseopt.kernels.heads import take_heads
 from sparseopt.kernels.linear import Chain, SparseChain
-from sparseopt.kernels.memory import floats, zeros
-from sparseopt.kernels.program import Program, Step, extents_of, in_step
+from sparseopt.kernels.memory import zeros
+from sparseopt.kernels.program import Heads, Program, Step, extents_of, in_step
 from sparseopt.kernels.rewrite import Piece, rewrite
 from sparseopt.topology import Topology
 
@@ -40,10 +41,11 @@ def compile_inference(model: nn.Module, topology: Topology) -> "Engine":
     model.eval().requires_grad_(False)
     traced = trace(model)
     regions, chains = find_pieces(model, traced.graph)
-    found: dict[FrozenRegion | SparseChain, Piece[Any]] = {
-        **{FrozenRegion(each.content, topology): each for each in regions},
-        **{SparseChain(each.content, topology): each for each in chains if size(each.content) >= SMALL},
-    }
+    large = {SparseChain(each.content, topology): each for each in chains if size(each.content) >= SMALL}
+    found: dict[FrozenRegion | SparseChain, Piece[Any]] = {**large}
+    for region in regions:
+        piece, heads = take_heads(model, region, frozenset().union(*(each.nodes for each in large.values())))
+        found[FrozenRegion(region.content, heads, topology)] = piece
     rewrite(
         traced, {module: piece for module, piece in found.items() if sparsity(module, topology) >= BREAK_EVEN}
     )
@@ -115,24 +117,20 @@ def fold(conv: Conv) -> tuple[Tensor, Tensor]:
 class FrozenRegion(nn.Module):
     """A region with constant weights. Everything that depends on the image size is prepared once a size."""
 
-    def __init__(self, region: Region, topology: Topology) -> None:
+    def __init__(self, region: Region, heads: Heads, topology: Topology) -> None:
         super().__init__()
-        self.region = region
+        self.region, self.heads = region, heads
         self.steps = order_steps(region, topology)
-        self.infer, self.lanes = operators().infer.default, operators().lanes()
+        self.lanes = operators().lanes()
         self._programs: dict[tuple[Any, ...], Program] = {}
 
     def weights(self) -> list[tuple[str, Tensor]]:
         return [(conv.weight, conv.module.weight) for conv in self.region.convs]
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
-        samples = len(images[0])
+        samples = images[0].shape[0]
         program = self.program(samples, *((image.shape[2], image.shape[3]) for image in images))
-        outputs = [floats(samples, *shape) for shape in program.output_shapes]
-        self.infer(
-            [image.float().contiguous() for image in images], *program.constants, program.arenas(), outputs
-        )
-        return tuple(outputs)
+        return program.network.run(images)
 
     def program(self, samples: int, *sizes: tuple[int, int]) -> Program:
         key = (samples, *sizes)
@@ -147,4 +145,4 @@ class FrozenRegion(nn.Module):
         for (_, *others), program in self._programs.items():
             if others == list(sizes) and program.bands == bands:
                 return program
-        return Program(self.region, self.steps, extents, bands, self.lanes)
+        return Program(self.region, self.steps, self.heads, extents, bands, self.lanes)

@@ -1,14 +1,17 @@
 """A frozen region for one size of images: what every layer reads and writes, as the tables its kernel takes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparseopt.kernels import pattern
 from sparseopt.kernels.bands import Extent, Extents, Value, band_rows, halo
 from sparseopt.kernels.buffers import Shape
+from sparseopt.kernels.build import operators
 from sparseopt.kernels.convolution import axes
 from sparseopt.kernels.graph import Activation, Conv, Region
 from sparseopt.kernels.memory import integers, zeros
@@ -60,14 +63,24 @@ def in_step(extents: Extents, steps: Iterable[Step]) -> bool:
     )
 
 
+Heads = Mapping[int, nn.Linear]
+
+
 class Program:
-    """The tables of a region's layers and of the arena's slots, which hold the values.
+    """The tables of a region's layers and of the arena's slots, which hold the values. `heads` are the linear
+    layers that read outputs, by the number of the output.
 
     Slots are used again when nothing reads them any more, by values of the same shape alone, so that borders stay zero.
     """
 
     def __init__(
-        self, region: Region, steps: Sequence[Step], extents: Extents, bands: int, lanes: int
+        self,
+        region: Region,
+        steps: Sequence[Step],
+        heads: Heads,
+        extents: Extents,
+        bands: int,
+        lanes: int,
     ) -> None:
         self.extents, self.bands, self.lanes = extents, bands, lanes
         self._rows = band_rows(extents, bands)
@@ -79,14 +92,10 @@ class Program:
         for value in region.inputs:
             self._take(value)
         layers, patterns = self._lay_out(region, steps)
-        outputs = [output.activation for output in region.outputs]
-        self.output_shapes = [
-            (extents[value].channels,) if output.pooled else _image(extents[value])
-            for value, output in zip(outputs, region.outputs, strict=True)
-        ]
-        # Arguments of the kernel that stay the same, in its order.
-        self.constants = (
+        # In the order of the kernel's arguments, see `csrc/network.h`.
+        self._tables = (
             bands,
+            self._floats,
             integers(self._table),
             integers(layers),
             torch.cat([each.start + first for each, first in _numbered(patterns)]).int(),
@@ -94,9 +103,30 @@ class Program:
             torch.cat([step.weight[step.mask] for step in steps]),
             torch.cat([step.bias for step in steps]),
             integers([self._slot[value] for value in region.inputs]),
-            integers([[self._slot[value] for value in outputs], [out.pooled for out in region.outputs]]),
+            integers(self._ends(region, heads)),
+            [tensor for head in heads.values() for tensor in _transposed(head)],
         )
-        self._arenas = zeros(0, 0)
+
+    @cached_property
+    def network(self) -> Any:
+        """The kernel's own form of the program."""
+        operators()
+        return torch.classes.sparseopt.Network(*self._tables)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "network"}
+
+    def _ends(self, region: Region, heads: Heads) -> list[tuple[int, int, int]]:
+        """Of every output: its slot, whether it is a mean, and which linear layer follows, if any."""
+        order = list(heads)
+        return [
+            (
+                self._slot[each.activation],
+                int(each.pooled),
+                order.index(number) if number in heads else -1,
+            )
+            for number, each in enumerate(region.outputs)
+        ]
 
     def _lay_out(
         self, region: Region, steps: Sequence[Step]
@@ -151,16 +181,15 @@ class Program:
     def _give(self, value: Value) -> None:
         self._free[self._shape(value)].append(self._slot[value])
 
-    def arenas(self) -> Tensor:
-        """Memory for every thread."""
-        threads = torch.get_num_threads()
-        if len(self._arenas) < threads:
-            self._arenas = zeros(threads, self._floats)
-        return self._arenas
-
 
 def _image(extent: Extent) -> tuple[int, int, int]:
     return (extent.channels, extent.height, extent.width)
+
+
+def _transposed(head: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Weight [channel, feature] and bias."""
+    bias = zeros(head.out_features) if head.bias is None else head.bias.detach()
+    return head.weight.detach().t().contiguous(), bias
 
 
 def _readers(steps: Iterable[Step], value: Value) -> list[Conv]:

@@ -97,13 +97,12 @@ inline void clear_beyond(const View& x, const Bands& bands) {
 }
 
 // One halo row from the bands `shift` lanes before (negative: behind). A vector loaded that many floats earlier is the vector of
-// those lanes; what comes along from another column or sample is masked.
+// those lanes; what comes along from another column or sample is masked. A row of all channels is one piece of memory.
 inline void fill_halo_row(const View& x, const Bands& bands, int h, int shift) {
   const Vec known = lanes_where(bands, [&](int band) { return band - shift >= 0 && band - shift < bands.count; });
-  const int from = h + shift * x.height;
-  for (int c = 0; c < x.channels; ++c)
-    for (int w = 0; w < x.width; ++w)
-      store(x.at(0, h, c, w), where_positive(known, load_unaligned(x.at(0, from, c, w) - shift)));
+  const float* from = x.at(0, h + shift * x.height, 0, -x.border) - shift;
+  float* to = x.at(0, h, 0, -x.border);
+  for (int64_t i = 0; i < x.row; i += kLanes) store(to + i, where_positive(known, load_unaligned(from + i)));
 }
 
 inline void fill_halo(const View& x, const Bands& bands) {

@@ -5,9 +5,9 @@
 #include "batch_norm.h"
 #include "conv_backward.h"
 #include "conv_forward.h"
-#include "inference.h"
 #include "lanes.h"
 #include "linear.h"
+#include "network.h"
 
 namespace sparseopt {
 namespace {
@@ -131,54 +131,15 @@ void scatter_op(const Tensor& values, const Tensor& position, const Tensor& dens
   scatter(values.data_ptr<float>(), position.data_ptr<int>(), position.numel(), dense.data_ptr<float>());
 }
 
-// The weights of all layers are one list; a layer knows where its own begin.
-Program program(int64_t bands, const Tensor& slots, const Tensor& layers, const Tensor& start, const Tensor& offset,
-                const Tensor& values, const Tensor& bias) {
-  Program p{int(bands), {}, {}};
-  for (int64_t i = 0; i < slots.size(0); ++i) {
-    const int64_t* s = slots.data_ptr<int64_t>() + i * slots.size(1);
-    p.slots.push_back({s[0], int(s[1]), int(s[2]), int(s[3]), int(s[4]), int(s[5])});
-  }
-  const Pattern all = forward_pattern(start, offset, values);
-  for (int64_t i = 0; i < layers.size(0); ++i) {
-    const int64_t* f = layers.data_ptr<int64_t>() + i * layers.size(1);
-    p.layers.push_back({{all.start + f[7], all.offset, all.value, all.size}, bias.data_ptr<float>() + f[8], int(f[0]), int(f[1]),
-                        int(f[2]), int(f[3]), int(f[4]), int(f[5]), f[6] != 0});
-  }
-  return p;
-}
-
-// One region on a batch. arenas [thread][floats]; input_slots: one an image; ends [2][output]: its slot, and whether it is a mean.
-void infer_op(at::TensorList images, int64_t bands, const Tensor& slots, const Tensor& layers, const Tensor& start,
-              const Tensor& offset, const Tensor& values, const Tensor& bias, const Tensor& input_slots, const Tensor& ends,
-              const Tensor& arenas, at::TensorList outputs) {
-  const Program p = program(bands, slots, layers, start, offset, values, bias);
-  const int64_t samples = images[0].size(0), together = kLanes / bands;
-  const int64_t *in = input_slots.data_ptr<int64_t>(), *out = ends.data_ptr<int64_t>(), *mean = out + outputs.size();
-  at::parallel_for(0, (samples + together - 1) / together, 1, [&](int64_t begin, int64_t end) {
-    float* arena = arenas.data_ptr<float>() + at::get_thread_num() * arenas.size(1);
-    for (int64_t first = begin * together; first < std::min(end * together, samples); first += together) {
-      const int count = int(std::min(together, samples - first));
-      for (size_t i = 0; i < images.size(); ++i) {
-        const View x = p.slots[in[i]].view(arena);
-        read_images(images[i].data_ptr<float>() + first * images[i].stride(0), count, p.bands_of(in[i]), x);
-        fill_halo(x, p.bands_of(in[i]));
-      }
-      run_layers(p, arena);
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        float* to = outputs[i].data_ptr<float>() + first * outputs[i].stride(0);
-        (mean[i] ? write_means : write_images)(p.slots[out[i]].view(arena), p.bands_of(out[i]), count, to);
-      }
-    }
-  });
-}
-
 int64_t lanes_op() { return kLanes; }
 
 }  // namespace
 
 TORCH_LIBRARY(sparseopt, m) {
   m.def("lanes() -> int", lanes_op);
+  m.class_<Network>("Network")
+      .def(torch::init<int64_t, int64_t, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, std::vector<Tensor>>())
+      .def("run", &Network::run);
   m.def(
       "conv_forward(Tensor(a!) x, int border, bool keep, Tensor? z, Tensor? norm, Tensor? shortcut, int shortcut_border, "
       "Tensor? shortcut_norm, int shortcut_stride, int shortcut_offset, bool relu, Tensor values, Tensor start, Tensor offset, "
@@ -197,9 +158,6 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "batch_norm_backward(Tensor sums, int count, Tensor moments, Tensor? gamma, Tensor(a!) coefficients, "
       "Tensor(b!) gradients) -> ()");
-  m.def(
-      "infer(Tensor[] images, int bands, Tensor slots, Tensor layers, Tensor start, Tensor offset, Tensor values, Tensor bias, "
-      "Tensor input_slots, Tensor ends, Tensor(a!) arenas, Tensor(b!)[] outputs) -> ()");
   m.def("gather(Tensor dense, Tensor position, Tensor(a!) values) -> ()");
   m.def("scatter(Tensor values, Tensor position, Tensor(a!) dense) -> ()");
   m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
@@ -223,7 +181,6 @@ TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
   m.impl("conv_backward", conv_backward_op);
   m.impl("batch_norm_forward", batch_norm_forward_op);
   m.impl("batch_norm_backward", batch_norm_backward_op);
-  m.impl("infer", infer_op);
   m.impl("gather", gather_op);
   m.impl("scatter", scatter_op);
   m.impl("pack", pack_op);

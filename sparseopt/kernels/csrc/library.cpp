@@ -52,7 +52,8 @@ void make_activation_op(const Tensor& z, const Tensor& norm, const OptionalTenso
 void conv_backward_op(const Tensor& g, int64_t g_border, const Tensor& z, const Tensor& coefficients, const Tensor& input,
                       int64_t input_border, const OptionalTensor& input_norm, bool input_relu, const OptionalTensor& to,
                       int64_t to_border, bool accumulate, const OptionalTensor& shortcut, int64_t shortcut_border,
-                      int64_t shortcut_offset, bool mask, const OptionalTensor& input_z, const Tensor& values,
+                      int64_t shortcut_offset, bool mask, const OptionalTensor& input_z,
+                      const OptionalTensor& input_z_norm, const Tensor& values,
                       const Tensor& start, const Tensor& offset, const Tensor& order, int64_t stride, int64_t reach,
                       int64_t dz_border, int64_t samples, const Tensor& weight_gradient, const OptionalTensor& sums) {
   const float* coefficient = coefficients.data_ptr<float>();
@@ -65,7 +66,7 @@ void conv_backward_op(const Tensor& g, int64_t g_border, const Tensor& z, const 
                       int(dz_border),
                       {view(input, input_border), affine(input_norm), input_relu},
                       {view(to, to_border), accumulate, view(shortcut, shortcut_border), int(shortcut_offset), mask,
-                       view(input_z, 0)}};
+                       view(input_z, 0), data(input_z_norm)}};
   conv_backward(layer, output, samples, order.data_ptr<int>(), weight_gradient.data_ptr<float>(),
                 sums ? sums->data_ptr<double>() : nullptr);
 }
@@ -105,8 +106,8 @@ void shortcut_backward_op(const Tensor& g, int64_t g_border, int64_t stride, int
 }
 
 void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor& x, int64_t x_border, const Tensor& z,
-                        int64_t samples, const Tensor& sums) {
-  finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), samples, sums.data_ptr<double>());
+                        const Tensor& norm, int64_t samples, const Tensor& sums) {
+  finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), norm.data_ptr<float>(), samples, sums.data_ptr<double>());
 }
 
 void linear_forward_op(const Tensor& x, const OptionalTensor& bias, const Tensor& values, const Tensor& start,
@@ -150,7 +151,7 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "conv_backward(Tensor g, int g_border, Tensor z, Tensor coefficients, Tensor input, int input_border, "
       "Tensor? input_norm, bool input_relu, Tensor(a!)? to, int to_border, bool accumulate, Tensor? shortcut, "
-      "int shortcut_border, int shortcut_offset, bool mask, Tensor? input_z, Tensor values, Tensor start, Tensor offset, "
+      "int shortcut_border, int shortcut_offset, bool mask, Tensor? input_z, Tensor? input_z_norm, Tensor values, Tensor start, Tensor offset, "
       "Tensor order, int stride, int reach, int dz_border, int samples, Tensor(b!) weight_gradient, Tensor(c!)? sums) -> ()");
   m.def(
       "batch_norm_forward(Tensor sums, Tensor shift, int count, Tensor? gamma, Tensor? beta, float eps, "
@@ -167,7 +168,7 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "shortcut_backward(Tensor g, int g_border, int stride, int offset, Tensor(a!) to, int to_border, bool accumulate) -> ()");
   m.def(
-      "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, int samples, Tensor(b!) sums) -> ()");
+      "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, Tensor norm, int samples, Tensor(b!) sums) -> ()");
   m.def(
       "linear_forward(Tensor x, Tensor? bias, Tensor values, Tensor start, Tensor offset, bool relu, Tensor(a!) y) -> ()");
   m.def(

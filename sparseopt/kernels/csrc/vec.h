@@ -31,10 +31,15 @@ SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
   return v;
 }
 
-// Sum of the lanes below `valid`: the lanes above hold no sample.
-SPARSEOPT_INLINE double sum_lanes(const float* p, int valid) {
+using DoubleVec = double __attribute__((vector_size(kLanes * sizeof(double))));
+
+// Adds a vector to one of doubles in memory.
+SPARSEOPT_INLINE void add_to(double* p, Vec v) { *reinterpret_cast<DoubleVec*>(p) += __builtin_convertvector(v, DoubleVec); }
+
+SPARSEOPT_INLINE double sum_lanes_double(Vec v) {
+  const DoubleVec lanes = __builtin_convertvector(v, DoubleVec);
   double sum = 0;
-  for (int lane = 0; lane < valid; ++lane) sum += p[lane];
+  for (int lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
   return sum;
 }
 

@@ -10,8 +10,11 @@ from importlib import import_module
 
 COMMANDS = {
     "train": "train a recipe of the paper, or resume it",
+    "sweep": "train every combination of some settings, or search over them, on many workers",
     "runs": "list runs, finished or not",
     "plot": "draw the curves of one or several runs",
+    "reproduce": "a table or figure of the paper, at the scale one can afford",
+    "report": "one HTML page about all runs in a folder",
     "demo": "the story in three acts, on data that needs no download",
     "analyse": "one of the paper's analyses: a figure and its numbers",
     "export": "the network of a run as a small safetensors file, or as ONNX",

@@ -76,6 +76,7 @@ def build(
         *(config.data, config.batch_size),
         seed=config.seed,
         augment=config.augment,
+        fraction=config.data_fraction,
         device=device,
         data_dir=data_dir,
         ranks=ranks,

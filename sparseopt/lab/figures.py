@@ -109,6 +109,15 @@ def band(
     axis.plot(x, centre, color=color, label=label, **line)
 
 
+def legend_below(figure: Figure, axes: Sequence[Axes], columns: int = 3) -> None:
+    """One legend for all axes, below them, in as many columns at the most; what several of them show stands there once."""
+    entries = {
+        label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    columns = min(columns, max(1, len(entries)))
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+
+
 def save(figure: Figure, path: str | Path) -> list[Path]:
     """Write the figure as PNG and PDF; `path` is the name without a suffix. Same figure, same bytes."""
     path = Path(path)

@@ -41,7 +41,7 @@ def told_simply(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise UserError(
-            f"cannot write {path}: {reason}; put that right, and the same command goes on from the last checkpoint"
+            f"cannot write {path}: {reason}; put that right, and give the same command again"
         ) from error
 
 

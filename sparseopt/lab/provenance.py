@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,15 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What may change the bits and is not as it was recorded: `torch was 2.12, is 2.13`."""
+    """What may change the bits and is not as it was recorded, if it was: `torch was 2.12, is 2.13`."""
     old = {**before.get("versions", {}), **before}
     new = {**now["versions"], **now}
-    decisive = ("sparseopt", "torch", "device", "processor", "threads", "ranks")
-    return [f"{name} was {old.get(name)}, is {new[name]}" for name in decisive if old.get(name) != new[name]]
+    decisive = ("sparseopt", "torch", "device", "processor", "threads", "ranks", "accelerate")
+    return [
+        f"{name} was {old[name]}, is {new[name]}"
+        for name in decisive
+        if name in old and old[name] != new[name]
+    ]
 
 
 def _processor(device: torch.device) -> str:
@@ -41,8 +46,12 @@ def _processor(device: torch.device) -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
+@cache
 def git_revision() -> str | None:
-    """The commit of a source checkout, "-dirty" added where files differ from it; None for an installed package."""
+    """The commit of a source checkout, "-dirty" added where files differ from it; None for an installed package.
+
+    Asked once: a process goes on with the code that it began with.
+    """
     package = Path(sparseopt.__file__).resolve().parent
     if not (package.parent / ".git").exists():
         return None

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any, Literal
 
 from sparseopt.lab.cli import UserError
@@ -42,6 +42,7 @@ RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("weight_decay warmup_epochs warmup_lr final_lr", lambda value: value >= 0, "at least 0"),
     ("ham_alpha ham_beta", lambda value: value >= 0, "at least 0"),
     ("lr width max_grad_norm", lambda value: value > 0, "greater than 0"),
+    ("data_fraction", lambda value: 0 < value <= 1, "greater than 0 and at most 1"),
     ("drop_fraction until", lambda value: 0 <= value <= 1, "between 0 and 1"),
     ("momentum sparsity", lambda value: 0 <= value < 1, "at least 0 and less than 1"),
     ("fan_in", _is_fan_in_pattern, "random, constant or bimodal:R with R at least 1"),
@@ -116,6 +117,8 @@ class Config:
     """Lay convolutions out with their channels last, which GPUs want with bfloat16."""
     augment: bool | None = None
     """Random crops and flips; None: where the data set allows it."""
+    data_fraction: float = 1.0
+    """Share of the training images that are used, of every class alike; the same images whatever the seed."""
     seed: int = 0
     """Decides initial weights, masks, order of the images and augmentation."""
 
@@ -159,14 +162,17 @@ class Config:
         """A name that tells the main settings, and tells apart any two configurations that train differently."""
         sparse = [] if self.method == "dense" else [f"{self.sparsity:g}", self.correction]
         parts = [self.recipe, self.method, *sparse, *(["ham"] if self.ham else []), f"seed{self.seed}"]
-        if self.unusual():
-            rest = {name: value for name, value in self.in_force().items() if name not in NAMED}
+        if rest := self.unusual():
             parts.append(hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:6])
         return "-".join(parts)
 
     def unusual(self) -> dict[str, Any]:
-        """The settings that the name does not spell out and in which this run departs from its recipe."""
-        usual = RECIPES[self.recipe].to_json() if self.recipe in RECIPES else {}
+        """The settings that the name does not spell out and in which this run departs from its recipe.
+
+        Without a recipe of that name, those that have no default or depart from it. So a setting that comes to be
+        later does not rename the runs that leave it at its default.
+        """
+        usual = RECIPES[self.recipe].to_json() if self.recipe in RECIPES else DEFAULTS
         settings = {name: value for name, value in self.in_force().items() if name not in NAMED}
         return {name: value for name, value in settings.items() if name not in usual or usual[name] != value}
 
@@ -183,6 +189,13 @@ def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
         raise UserError(f"--{name.replace('_', '-')} must be {expected}, got {value}")
 
+
+DEFAULTS: dict[str, Any] = json.loads(
+    json.dumps(
+        {field.name: field.default for field in dataclasses.fields(Config) if field.default is not MISSING}
+    )
+)
+"""What the settings are where neither a recipe nor a person says it, as JSON has it."""
 
 _CIFAR100 = Config(
     "cifar100",

@@ -6,6 +6,7 @@
     tensorboard/        curves
     summary.json        the result; there once the run is complete
     model.safetensors   the final network
+    sparse.safetensors  the network in a small file, where somebody has exported it
 
 All names are fixed here: no configuration, from wherever it comes, can make a run write elsewhere.
 """
@@ -24,6 +25,10 @@ from sparseopt.lab.files import read_json, remove_temporary, told_simply, write_
 from sparseopt.lab.metrics import Row
 
 
+class InUse(UserError):
+    """Another process writes this run."""
+
+
 class RunDir:
     """A run's folder, existing or to be made."""
 
@@ -34,6 +39,7 @@ class RunDir:
         self.summary_file = path / "summary.json"
         self.diverged_file = path / "diverged.json"
         self.model_file = path / "model.safetensors"
+        self.packed_file = path / "sparse.safetensors"
         self.tensorboard = path / "tensorboard"
         self.checkpoints = Checkpoints(path / "checkpoints")
         self._lock_file = path / "lock"
@@ -49,7 +55,7 @@ class RunDir:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.seek(0)
-                raise UserError(
+                raise InUse(
                     f"{self.path} is in use by process {lock.read().strip() or 'unknown'}; wait for it, or choose "
                     "another --out"
                 ) from None
@@ -83,8 +89,8 @@ class RunDir:
         """The rows so far; a last line that is still being written is left out."""
         if not self.metrics_file.exists():
             return []
-        lines = self.metrics_file.read_text().splitlines(keepends=True)
         try:
+            lines = self.metrics_file.read_text().splitlines(keepends=True)
             return [json.loads(line) for line in lines if line.endswith("\n")]
         except ValueError as error:
             raise UserError(

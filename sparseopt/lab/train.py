@@ -81,7 +81,7 @@ def train(
             return Summary(config, run.metrics(), result, None)
         experiment = build(config, device=device, data_dir=data_dir, ranks=ranks, accelerate=accelerate)
         if ranks.first:
-            _record(run, experiment)
+            _record(run, experiment, accelerate)
         return _train_in(run, experiment, observers, checkpoint_seconds)
 
 
@@ -121,12 +121,23 @@ def _refuse_other_run(run: RunDir, config: Config) -> None:
         raise UserError(f"{run.path} holds another run ({named}); choose another --out")
 
 
-def _record(run: RunDir, experiment: Experiment) -> None:
+def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, Any]:
+    """What config.json holds: what is trained, and on what."""
+    config = experiment.config
+    return {
+        "config": config.to_json(),
+        "name": config.run_name,
+        **environment(experiment.device),
+        "ranks": experiment.ranks.size,
+        "accelerate": accelerate,
+    }
+
+
+def _record(run: RunDir, experiment: Experiment, accelerate: Accelerate) -> None:
     """Write down what is trained and on what. Of a run that goes on the record stays; what has changed is told."""
-    here = {**environment(experiment.device), "ranks": experiment.ranks.size}
+    here = record(experiment, accelerate)
     if not run.config_file.exists():
-        config = experiment.config
-        write_json(run.config_file, {"config": config.to_json(), "name": config.run_name, **here})
+        write_json(run.config_file, here)
         return
     for change in changes(read_json(run.config_file), here):
         log.warning("%s goes on, but %s: the bits may not be those of an uninterrupted run", run.path, change)

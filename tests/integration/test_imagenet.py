@@ -184,3 +184,10 @@ def test_two_ranks_killed_and_resumed_end_with_the_same_bits(few_images: Path, t
     run = start(few_images, out)
     kill_after_a_step(run, out)
     assert finish(start(few_images, out), out) == undisturbed
+
+
+def test_a_share_of_the_images_is_the_same_for_every_seed(few_images: Path) -> None:
+    halves = [make(few_images, fraction=0.75, seed=seed) for seed in (0, 1)]
+    assert [half.steps_per_epoch for half in halves] == [4, 4]
+    labels = [torch.cat([label for _, label in half.train_batches(0)]) for half in halves]
+    assert labels[0].bincount().tolist() == labels[1].bincount().tolist() == [6] * 4

@@ -9,6 +9,7 @@ from torch import Tensor
 from sparseopt.lab.cli import UserError
 from sparseopt.lab.data import Dataset, TensorPipeline, pipeline
 from sparseopt.lab.data.batches import crop_and_mirror
+from sparseopt.lab.data.share import share
 
 CPU = torch.device("cpu")
 
@@ -96,6 +97,28 @@ def test_digits_are_never_mirrored_by_default() -> None:
 def _pixels(made: object) -> Tensor:
     assert isinstance(made, TensorPipeline)
     return torch.cat([image for image, _ in made.train_batches(0)])
+
+
+def test_a_share_of_the_data_has_as_many_of_every_class_whatever_the_seed() -> None:
+    tenths = [pipeline("digits", 50, fraction=0.1, seed=seed) for seed in (0, 1)]
+    whole = pipeline("digits", 50)
+    assert [made.steps_per_epoch for made in tenths] == [8, 8]
+    shown = [{image.numpy().tobytes() for image in _pixels(made)} for made in tenths]
+    assert len(shown[0]) == 400
+    assert shown[0] == shown[1]
+    assert shown[0] < {image.numpy().tobytes() for image in _pixels(whole)}
+    labels = torch.cat([label for _, label in tenths[0].train_batches(0)])
+    assert labels.bincount().tolist() == [40] * 10
+    tests = [torch.cat([label for _, label in made.test_batches()]) for made in (tenths[0], whole)]
+    assert torch.equal(*tests)
+
+
+def test_a_smaller_share_is_part_of_a_larger_one() -> None:
+    classes = torch.tensor([0] * 30 + [1] * 7).roll(11)
+    small, large = (set(share(classes, fraction).tolist()) for fraction in (0.2, 0.6))
+    assert small < large
+    assert classes[list(small)].bincount().tolist() == [6, 1]
+    assert share(classes, 1.0).tolist() == list(range(37))
 
 
 @pytest.mark.parametrize("batch_size", [0, 11])

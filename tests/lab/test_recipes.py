@@ -48,6 +48,8 @@ def test_recipes_are_named_after_their_data_and_network() -> None:
         ("hidden", ()),
         ("warmup_epochs", 21.0),
         ("lr_batch", 0),
+        ("data_fraction", 0.0),
+        ("data_fraction", 1.5),
     ],
 )
 def test_a_value_out_of_range_is_named(field: str, value: object) -> None:
@@ -66,6 +68,15 @@ def test_run_names_tell_any_two_configurations_apart() -> None:
     names = [replace(usual, **other).run_name for other in others]
     assert len({usual.run_name, *names}) == 1 + len(others)
     assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
+
+
+def test_a_name_is_made_from_what_departs_from_recipe_or_default() -> None:
+    """So a setting that comes to be later leaves the names of the runs that do not use it as they are."""
+    usual = RECIPES["digits-mlp"]
+    assert replace(usual, data_fraction=0.5).unusual() == {"data_fraction": 0.5}
+    without_recipe = replace(usual, data="cifar10", model="resnet32")
+    assert "data_fraction" not in without_recipe.unusual()
+    assert replace(without_recipe, data_fraction=0.5).run_name != without_recipe.run_name
 
 
 def test_settings_of_masks_do_not_tell_dense_runs_apart() -> None:

@@ -254,21 +254,26 @@ def test_going_on_under_other_conditions_is_told(
         train(small(), out, observers=[At(5, interrupt)])
     record = json.loads((out / "config.json").read_text())
     record["versions"]["torch"] = "1.0"
+    record["accelerate"] = "on"
     (out / "config.json").write_text(json.dumps(record))
     train(small(), out)
     assert f"torch was 1.0, is {torch.__version__}" in caplog.text
-    assert caplog.text.count("the bits may not be") == 1
+    assert "accelerate was on, is off" in caplog.text
+    assert caplog.text.count("the bits may not be") == 2
     assert json.loads((out / "config.json").read_text()) == record
 
 
-def test_a_run_of_an_older_version_goes_on(small: Small, tmp_path: Path) -> None:
+def test_a_run_of_an_older_version_goes_on(
+    small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     out = tmp_path / "run"
     with pytest.raises(UserError):
         train(small(), out, observers=[At(5, interrupt)])
     record = json.loads((out / "config.json").read_text())
-    del record["config"]["ham_beta"]  # as if the setting had not existed
+    del record["config"]["ham_beta"], record["accelerate"]  # as if they had not existed
     (out / "config.json").write_text(json.dumps(record))
     assert train(small(), out).result["epochs"] == 3
+    assert "accelerate" not in caplog.text
 
 
 def test_the_record_tells_what_it_ran_on(small: Small, tmp_path: Path) -> None:
@@ -278,6 +283,7 @@ def test_the_record_tells_what_it_ran_on(small: Small, tmp_path: Path) -> None:
     assert record["versions"]["torch"] == torch.__version__
     assert record["device"] == "cpu"
     assert record["threads"] == torch.get_num_threads()
+    assert record["accelerate"] == "off"
 
 
 def test_the_model_file_is_an_ordinary_dense_network(small: Small, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
 from sparseopt.lab.analyses.bn_ratio import centre_and_spread
 from sparseopt.lab.cli import UserError
-from sparseopt.lab.figures import COLORS, LINES, band, panels, style
+from sparseopt.lab.figures import COLORS, LINES, band, legend_below, panels, style
 from sparseopt.lab.runs import Run, find_runs
 
 
@@ -85,14 +85,7 @@ def draw(result: Result) -> Figure:
             axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.set_ylim(bottom=0)
-        handles = {
-            label: line
-            for axis in axes
-            for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 2)
-        )
+        legend_below(figure, axes, columns=2)
     return figure
 
 

@@ -17,43 +17,24 @@ from rich.table import Table as RichTable
 from sparseopt import __version__
 from sparseopt.lab.analyses import ANALYSES
 from sparseopt.lab.analyses.analysis import Analysis, Table
-from sparseopt.lab.cli import UserError, parse, report
+from sparseopt.lab.cli import report
 from sparseopt.lab.figures import save
 from sparseopt.lab.files import write_json
+from sparseopt.lab.named import Named
+from sparseopt.lab.terminal import wide_console
 
 PROG = "sparseopt analyse"
-WIDE = 160  # columns, where there is no terminal to fit into
 
 
 def main(argv: list[str]) -> int:
     """Run the analysis that the command line names."""
-    return report(PROG, lambda: _main(argv), argv)
-
-
-def _main(argv: list[str]) -> int | None:
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_usage())
-        return 0
-    name, *rest = argv
-    if name not in ANALYSES:
-        raise UserError(f"unknown analysis {name!r}; the analyses are {', '.join(ANALYSES)}")
-    return parse(f"{PROG} {name}", _command(name, ANALYSES[name]), rest)()
-
-
-def _usage() -> str:
-    width = max(map(len, ANALYSES))
-    rows = "\n".join(f"  {name:<{width}}  {analysis.summary}" for name, analysis in ANALYSES.items())
-    return (
-        f"usage: {PROG} NAME [options]\n\nWrites NAME.png, NAME.pdf and NAME.json, and prints the key numbers.\n\n"
-        f"analyses:\n{rows}\n\n  {PROG} NAME --help lists the options of an analysis."
-    )
+    does = "Writes ANALYSIS.png, ANALYSIS.pdf and ANALYSIS.json, and prints the key numbers."
+    return report(PROG, lambda: Named(PROG, "analysis", does, ANALYSES).call(argv, _command), argv)
 
 
 def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
     def command(settings: Any, out: Path = Path("analyses")) -> None:
-        console = Console()
-        if not console.is_terminal:
-            console.width = WIDE
+        console = wide_console()
         with _one_thread():
             result = _plain(analysis.measure(settings, _tracker(console)))
         files = save(analysis.draw(result), out / name)
@@ -87,10 +68,10 @@ def _tracker(console: Console) -> Callable[[Sequence[Any], str], Iterable[Any]]:
     )
 
 
-def show(console: Console, table: Table) -> None:
-    """Print a table and its notes."""
+def show(console: Console, table: Table, labels: int = 1) -> None:
+    """Print a table and its notes; the first columns are labels, the others numbers."""
     shown = RichTable(*table.columns, box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in shown.columns[1:]:
+    for column in shown.columns[labels:]:
         column.justify = "right"
     for row in table.rows:
         shown.add_row(*row)

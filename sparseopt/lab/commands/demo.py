@@ -16,16 +16,18 @@ from rich.progress import (
 )
 
 from sparseopt.lab.cli import run
-from sparseopt.lab.commands.analyse import WIDE, show
+from sparseopt.lab.commands.analyse import show
 from sparseopt.lab.demo.act import Act
-from sparseopt.lab.demo.jobs import AnalysisJob, Outcome
+from sparseopt.lab.demo.jobs import AnalysisJob, Outcome, TrainingJob
 from sparseopt.lab.demo.page import write_page
-from sparseopt.lab.demo.plan import Plan, Settings, plan
+from sparseopt.lab.demo.plan import SERIES, Group, Plan, Settings, plan
 from sparseopt.lab.demo.results_act import results_act
 from sparseopt.lab.demo.skew_act import skew_act
 from sparseopt.lab.demo.training_act import training_act
 from sparseopt.lab.demo.workers import run_all
 from sparseopt.lab.figures import save
+from sparseopt.lab.runs import Run
+from sparseopt.lab.terminal import wide_console
 
 TITLES = {1: "Act 1: the skew", 2: "Act 2: training", 3: "Act 3: what you get"}
 COLUMNS = (
@@ -45,9 +47,7 @@ def main(argv: list[str]) -> int:
 
 def demo(settings: Settings) -> None:
     """The story in three acts, on data that needs no download: the skew, training, and what you get."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDE
+    console = wide_console()
     started = time.monotonic()
     jobs = plan(settings)
     results = _compute(jobs, settings.workers, console)
@@ -55,7 +55,8 @@ def demo(settings: Settings) -> None:
     for act in acts:
         _tell(console, act, settings.out)
     page = settings.out / "index.html"
-    write_page(acts, page, seconds=time.monotonic() - started, workers=settings.workers)
+    runs = [Run.read(job.folder) for job in jobs if isinstance(job, TrainingJob)]
+    write_page(acts, runs, page, seconds=time.monotonic() - started, workers=settings.workers)
     print(page.resolve())
 
 
@@ -81,13 +82,16 @@ def _news(result: Any) -> str:
 
 
 def _acts(jobs: Plan, results: Sequence[Any], settings: Settings) -> list[Act]:
-    analyses: dict[str, Any] = {}
-    trainings: dict[int, dict[tuple[str, ...], list[Outcome]]] = {2: {}, 3: {}}
-    for job, result in zip(jobs, results, strict=True):
-        if isinstance(job, AnalysisJob):
-            analyses[job.name] = result
-        else:
-            trainings[job.act].setdefault(job.group, []).append(result)
+    analyses = {
+        job.name: result for job, result in zip(jobs, results, strict=True) if isinstance(job, AnalysisJob)
+    }
+    outcomes = {
+        job.config: result for job, result in zip(jobs, results, strict=True) if isinstance(job, TrainingJob)
+    }
+    trainings: dict[int, dict[Group, list[Outcome]]] = {act: {} for act in SERIES}
+    for act, series in SERIES.items():
+        for group, config in series(settings):
+            trainings[act].setdefault(group, []).append(outcomes[config])
     return [
         skew_act(analyses["bn-ratio"], analyses["fan-in"]),
         training_act(trainings[2], settings),

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import tyro
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from sparseopt.lab.cli import run
 from sparseopt.lab.progress import duration
 from sparseopt.lab.runs import Run, find_runs, unusual
+from sparseopt.lab.terminal import wide_console
 
 COLUMNS = (
     "run",
@@ -24,7 +24,6 @@ COLUMNS = (
     "time",
 )
 STYLES = {"finished": "green", "running": "cyan", "diverged": "red", "stopped": "yellow"}
-WIDE = 200  # columns, where there is no terminal to fit into
 
 
 def main(argv: list[str]) -> int:
@@ -42,9 +41,7 @@ def runs(folder: tyro.conf.Positional[Path] = Path("runs")) -> None:
     if not found:
         print(f"no runs in {folder}; sparseopt train makes one")
         return
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDE
+    console = wide_console()
     table = Table(*COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns[3:]:
         column.justify = "right"

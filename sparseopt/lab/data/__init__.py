@@ -13,6 +13,7 @@ from sparseopt.lab.data.dataset import Dataset
 from sparseopt.lab.data.digits import load_digits
 from sparseopt.lab.data.imagenet import ImageNetPipeline
 from sparseopt.lab.data.mnist import load_mnist
+from sparseopt.lab.data.share import part_of
 from sparseopt.lab.ranks import ALONE, Ranks
 
 __all__ = ["Batch", "DataName", "Dataset", "Pipeline", "TensorPipeline", "load", "pipeline"]
@@ -44,18 +45,27 @@ def pipeline(
     *,
     seed: int = 0,
     augment: bool | None = None,
+    fraction: float = 1.0,
     device: torch.device | None = None,
     data_dir: Path | None = None,
     ranks: Ranks = ALONE,
 ) -> Pipeline:
-    """This rank's training and test batches; `augment=None` augments where the data set allows it."""
+    """This rank's training and test batches; `augment=None` augments where the data set allows it.
+
+    Of the training images the given fraction is used, the same whatever the seed; of the test images, all.
+    """
     device = device or torch.device("cpu")
     if batch_size % ranks.size:
         raise UserError(f"--batch-size must be a multiple of the {ranks.size} ranks, got {batch_size}")
     if name == "imagenet":
         return ImageNetPipeline(
-            *(data_dir, batch_size), seed=seed, augment=augment is not False, device=device, ranks=ranks
+            *(data_dir, batch_size),
+            seed=seed,
+            augment=augment is not False,
+            fraction=fraction,
+            device=device,
+            ranks=ranks,
         )
-    dataset = load(name, data_dir)
+    dataset = part_of(load(name, data_dir), fraction)
     augment = dataset.augmented if augment is None else augment
     return TensorPipeline(dataset, batch_size, seed=seed, augment=augment, device=device, ranks=ranks)

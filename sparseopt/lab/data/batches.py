@@ -33,6 +33,8 @@ class Pipeline(Protocol):
     shape: tuple[int, ...]
     classes: int
     steps_per_epoch: int
+    test_images: int
+    """How many there are in the test set, over all ranks."""
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The training batches of an epoch, from the given one on."""
@@ -89,6 +91,7 @@ class TensorPipeline:
         self.shape = dataset.shape
         self.classes = dataset.classes
         self.steps_per_epoch = images // batch_size
+        self.test_images = len(dataset.test_images)
         self._batch_size, self._seed, self._augment = batch_size, seed, augment
         self._device, self._ranks = device, ranks
         self._train = (dataset.train_images.to(device), dataset.train_labels.to(device))

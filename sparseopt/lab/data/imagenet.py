@@ -17,6 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 from sparseopt.lab.cli import UserError
 from sparseopt.lab.data.batches import Batch
 from sparseopt.lab.data.fetch import search_path
+from sparseopt.lab.data.share import share
 from sparseopt.lab.ranks import ALONE, Ranks
 from sparseopt.topology import generator
 
@@ -36,6 +37,7 @@ class ImageNetPipeline:
         seed: int,
         augment: bool,
         device: torch.device,
+        fraction: float = 1.0,
         ranks: Ranks = ALONE,
     ) -> None:
         vision = _torchvision()
@@ -45,19 +47,22 @@ class ImageNetPipeline:
         self._test = _Keyed(_images(vision, root / "val"), still, seed)
         self.shape: tuple[int, ...] = (3, SIDE, SIDE)
         self.classes = len(self._train.images.classes)
-        self.steps_per_epoch = len(self._train) // batch_size
-        if not 1 <= batch_size <= len(self._train):
-            raise UserError(f"--batch-size must be between 1 and {len(self._train)}, got {batch_size}")
+        self._used = share(torch.tensor(self._train.images.targets), fraction)
+        self.steps_per_epoch = len(self._used) // batch_size
+        self.test_images = len(self._test)
+        if not 1 <= batch_size <= len(self._used):
+            raise UserError(f"--batch-size must be between 1 and {len(self._used)}, got {batch_size}")
         self._batch_size, self._seed, self._device, self._ranks = batch_size, seed, device, ranks
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        order = torch.randperm(len(self._train), generator=generator(self._seed, "order", epoch)).tolist()
+        order = torch.randperm(len(self._used), generator=generator(self._seed, "order", epoch))
         self._train.epoch = epoch
         size, ranks = self._batch_size, self._ranks
         batches = [
             range(first, first + size) for first in range(start * size, self.steps_per_epoch * size, size)
         ]
-        used = [image for batch in batches for image in order[ranks.share(batch)]]
+        images = self._used[order].tolist()
+        used = [image for batch in batches for image in images[ranks.share(batch)]]
         yield from self._load(self._train, used, size // ranks.size)
 
     def test_batches(self) -> Iterator[Batch]:

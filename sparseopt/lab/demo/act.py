@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from matplotlib.figure import Figure
 
 from sparseopt.lab.analyses.analysis import Table
+from sparseopt.lab.report import Drawing, Section
 
 
 @dataclass(frozen=True)
@@ -18,3 +19,9 @@ class Act:
     caption: str
     sentences: list[str]
     table: Table | None = field(default=None)
+
+    def section(self) -> Section:
+        """The act as a chapter of the page."""
+        tables = [] if self.table is None else [self.table]
+        drawing = Drawing(self.figure, self.caption)
+        return Section(self.title, f"Act {self.number}", self.sentences, [drawing], tables)

@@ -1,6 +1,7 @@
 """What the demo computes, in pieces that worker processes can take: an analysis, or one training."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 import sparseopt as so
 from sparseopt.lab.analyses import ANALYSES
 from sparseopt.lab.analyses.analysis import Result, quietly
+from sparseopt.lab.demo.keep import keep
 from sparseopt.lab.metrics import Row
 from sparseopt.lab.recipes import Config
 from sparseopt.lab.train import train
@@ -46,15 +48,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training; jobs with equal `group` differ in their seed alone."""
+    """One training, kept as a run; `act` is the first that shows it, in the series `group`."""
 
     act: int
     group: tuple[str, ...]
     config: Config
+    folder: Path
 
     def __call__(self) -> Outcome:
         recorder = _Recorder()
         summary = train(self.config, observers=[recorder])
+        keep(summary, self.folder)
         return Outcome(recorder.losses, summary.result, recorder.first_spread)
 
     def __str__(self) -> str:

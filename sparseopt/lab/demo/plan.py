@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from sparseopt.lab.demo.jobs import AnalysisJob, TrainingJob
 from sparseopt.lab.recipes import RECIPES, Config, MethodName
 
 Plan = list[AnalysisJob | TrainingJob]
+Group = tuple[str, ...]
+Series = Iterator[tuple[Group, Config]]
+"""What an act shows: trainings, each in its group; those of one group differ in their seed alone."""
 
 MASKS = {"bimodal": "bimodal:50", "ordinary": "random"}
 CORRECTIONS: dict[str, CorrectionName] = {"baseline": "none", "SparseOpt": "layer", "shuffled": "shuffled"}
@@ -26,7 +29,7 @@ class Settings:
     """Three acts on the embedded digits."""
 
     out: Path = Path("demo")
-    """Folder for the page and the figures."""
+    """Folder for the page, the figures and the runs."""
     seeds: int = 10
     """Seeds of the paired comparison in act 2."""
     table_seeds: int = 3
@@ -62,31 +65,42 @@ class Settings:
 
 
 def plan(settings: Settings) -> Plan:
-    """All jobs, in the order of the acts."""
-    return [*_act_one(settings), *_act_two(settings), *_act_three(settings)]
+    """All jobs, in the order of the acts; a training that two acts show is done once, for the first of them."""
+    trainings: dict[Config, TrainingJob] = {}
+    for act, series in SERIES.items():
+        for group, config in series(settings):
+            folder = settings.out / "runs" / config.run_name
+            trainings.setdefault(config, TrainingJob(act, group, config, folder))
+    return [*_analyses(settings), *trainings.values()]
 
 
-def _act_one(settings: Settings) -> Iterator[AnalysisJob]:
+def _analyses(settings: Settings) -> Iterator[AnalysisJob]:
     yield AnalysisJob(1, "bn-ratio", TwinSettings(batches=settings.batches))
     yield AnalysisJob(1, "fan-in", FanInSettings(batches=settings.batches, steps=()))
 
 
-def _act_two(settings: Settings) -> Iterator[TrainingJob]:
+def _act_two(settings: Settings) -> Series:
     """Seed by seed, so that an early end would still have pairs."""
     for seed in range(settings.seeds):
         for masks, fan_in in MASKS.items():
             for name, correction in CORRECTIONS.items():
                 config = dataclasses.replace(settings.config, fan_in=fan_in, correction=correction, seed=seed)
-                yield TrainingJob(2, (masks, name), config)
+                yield (masks, name), config
 
 
-def _act_three(settings: Settings) -> Iterator[TrainingJob]:
+def _act_three(settings: Settings) -> Series:
     for seed in range(settings.table_seeds):
         for ham in (False, True):
             base = dataclasses.replace(settings.config, ham=ham, seed=seed)
             suffix = "with HAM" if ham else "plain"
-            yield TrainingJob(3, ("dense", "0", suffix), dataclasses.replace(base, method="dense"))
+            yield ("dense", "0", suffix), dataclasses.replace(base, method="dense")
             for name, method in METHODS.items():
                 for sparsity in SPARSITIES:
-                    config = dataclasses.replace(base, method=method, sparsity=sparsity)
-                    yield TrainingJob(3, (name, f"{sparsity:g}", suffix), config)
+                    yield (
+                        (name, f"{sparsity:g}", suffix),
+                        dataclasses.replace(base, method=method, sparsity=sparsity),
+                    )
+
+
+SERIES: dict[int, Callable[[Settings], Series]] = {2: _act_two, 3: _act_three}
+"""The acts that train, and what they train."""

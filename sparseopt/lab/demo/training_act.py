@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from sparseopt.lab.analyses.analysis import Table, counted
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import Outcome
-from sparseopt.lab.demo.paired import Comparison, compare, compare_relative
 from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, Settings
 from sparseopt.lab.figures import COLORS, LINES, MARKERS, band, panels, style
+from sparseopt.lab.statistics import Comparison, compare, compare_relative
 
 Outcomes = Mapping[tuple[str, ...], Sequence[Outcome]]
 

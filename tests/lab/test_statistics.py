@@ -1,10 +1,10 @@
-"""Paired comparisons against numbers from the tables of Student's t."""
+"""Means, spreads and paired comparisons, against numbers from the tables of Student's t."""
 
 import math
 
 import pytest
 
-from sparseopt.lab.demo.paired import compare, compare_relative
+from sparseopt.lab.statistics import compare, compare_relative
 
 
 def test_interval_of_ten_seeds() -> None:
@@ -19,8 +19,8 @@ def test_interval_of_ten_seeds() -> None:
 
 
 def test_relative_differences_are_paired_by_seed() -> None:
-    comparison = compare_relative([0.9, 1.8, 2.7], [1.0, 2.0, 3.0])
-    assert comparison.differences == pytest.approx([-0.1, -0.1, -0.1])
+    comparison = compare_relative([0.9, 1.8, 2.73], [1.0, 2.0, 3.0])
+    assert comparison.differences == pytest.approx([-0.1, -0.1, -0.09])
     assert comparison.supported
     assert comparison.negative == 3
 
@@ -29,6 +29,12 @@ def test_one_seed_supports_nothing() -> None:
     comparison = compare([1.0], [2.0])
     assert not comparison.supported
     assert comparison.low == -math.inf
+
+
+def test_seeds_that_agree_to_the_last_digit_support_nothing() -> None:
+    comparison = compare([91.4, 92.0], [90.9, 91.5])
+    assert comparison.mean == pytest.approx(0.5)
+    assert not comparison.supported
 
 
 def test_seeds_must_match() -> None:

@@ -1,4 +1,7 @@
-"""Paired comparisons: the same seed with and without, so that what the seeds share cancels."""
+"""What seeds say: their mean and spread, and paired comparisons.
+
+Runs of one seed share initial weights, masks and batches; in the difference of two of them, what they share cancels.
+"""
 
 import math
 from collections.abc import Sequence
@@ -21,13 +24,27 @@ class Comparison:
 
     @property
     def supported(self) -> bool:
-        """Do the seeds support a difference: does the interval leave zero out?"""
-        return self.low > 0 or self.high < 0
+        """Do the seeds support a difference: does the interval leave zero out?
+
+        An interval without a width does not count. Differences that agree to the last digit do so because accuracies
+        come in whole images, and tell nothing of the spread.
+        """
+        has_width = self.high - self.low > 1e-9 * abs(self.mean)
+        return has_width and (self.low > 0 or self.high < 0)
 
     @property
     def negative(self) -> int:
         """In how many seeds the difference is below zero."""
         return sum(difference < 0 for difference in self.differences)
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean over seeds and the standard deviation of a seed (n - 1 in the denominator); of one seed, None.
+
+    >>> mean_and_std([1.0, 2.0, 3.0]), mean_and_std([4.0])
+    ((2.0, 1.0), (4.0, None))
+    """
+    return fmean(values), stdev(values) if len(values) > 1 else None
 
 
 def compare(values: Sequence[float], baseline: Sequence[float]) -> Comparison:

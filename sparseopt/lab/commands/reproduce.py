@@ -1,0 +1,139 @@
+"""`sparseopt reproduce TARGET`: a table or figure of the paper, at the scale one can afford."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from sparseopt.lab.analyses.analysis import require
+from sparseopt.lab.cli import UserError, report
+from sparseopt.lab.commands.analyse import show
+from sparseopt.lab.named import Named
+from sparseopt.lab.place import Place
+from sparseopt.lab.recipes import Config
+from sparseopt.lab.reproduce.grid import Grid
+from sparseopt.lab.reproduce.layout import Layout, for_terminal
+from sparseopt.lab.reproduce.outcomes import Outcomes, collect
+from sparseopt.lab.reproduce.plan import pace_table, plan, runs_table, summary
+from sparseopt.lab.reproduce.scale import Scale, sentence
+from sparseopt.lab.reproduce.targets import TARGETS, Target
+from sparseopt.lab.reproduce.write import Results, results, write
+from sparseopt.lab.sweep import run_configs
+from sparseopt.lab.terminal import wide_console
+
+PROG = "sparseopt reproduce"
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+
+
+@dataclass(frozen=True)
+class Options(Place):
+    """Where and how; none of this changes what is trained."""
+
+    out: Path = Path("reproduction")
+    """Folder: the runs of all targets are in its `runs`."""
+    results: Path | None = None
+    """Folder for the results; None: a folder with the name of the target, beside the runs."""
+    workers: int = 1
+    """Processes that train here at the same time."""
+    storage: str | None = None
+    """Database of the study, such as postgresql://...; None: study.db in the folder."""
+    reach: float | None = None
+    """Test accuracy, in percent, that the epochs are counted to; None: what all runs of a group have reached."""
+    dry_run: Flag = False
+    """Train nothing: list the runs, and the hours that they would take on this machine, measured from a few steps."""
+    tabulate_only: Flag = False
+    """Train nothing: the table of the runs that are there, missing ones marked."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.workers >= 1, "workers", self.workers, "at least 1")
+        percent = self.reach is None or 0 < self.reach < 100
+        require(percent, "reach", self.reach, "between 0 and 100 percent")
+        if self.dry_run and self.tabulate_only:
+            raise UserError(
+                "--dry-run tells what is to be trained, --tabulate-only what came of it; give one of them"
+            )
+
+
+def main(argv: list[str]) -> int:
+    """Reproduce what the command line names."""
+    does = (
+        "Trains what is missing of it, and writes the results in the paper's layout, beside the paper's own figures.\n"
+        "With --dry-run it lists the runs, and measures the hours that they would take here."
+    )
+    return report(PROG, lambda: Named(PROG, "target", does, TARGETS).call(argv, _command), argv)
+
+
+def _command(name: str, target: Target) -> Callable[..., None]:
+    def command(scale: Scale = Scale.of(target), place: Options = Options()) -> None:  # noqa: B008 - immutable
+        reproduce(Grid(target, scale), place)
+
+    command.__doc__ = (
+        f"{target.summary}. The defaults are the paper's; of the number of seeds it says nothing."
+    )
+    return command
+
+
+def reproduce(grid: Grid, options: Options) -> None:
+    """Train what is missing, and tell what came of it."""
+    console = wide_console()
+    runs = options.out / "runs"
+    if options.dry_run:
+        _tell_plan(console, collect(grid, runs), options)
+        return
+    if not options.tabulate_only:
+        train_missing(grid, options)
+    made = results(collect(grid, runs), options.reach)
+    written = write(made, options.results or options.out / grid.target.name)
+    _tell(console, made)
+    print("\n".join(map(str, written)))
+
+
+def train_missing(grid: Grid, options: Options) -> None:
+    """Train the runs of the grid that are not finished in the folder, under whatever name."""
+    configs, runs = grid.configs(), options.out / "runs"
+    finished = collect(grid, runs).finished
+    if len(finished) == len(configs):
+        return
+    # Finished runs under their own names stay in the study, so that all who join it at any time see the same one.
+    elsewhere = {run.config.run_name for run in finished if run.path != runs / run.config.run_name}
+    run_configs(
+        *([config for config in configs if config.run_name not in elsewhere], options.out),
+        name=study_name(grid.target, configs),
+        workers=options.workers,
+        storage=options.storage,
+        place=options,
+    )
+
+
+def study_name(target: Target, configs: list[Config]) -> str:
+    """One study a target and scale: whoever gives the same command joins it, and another scale does not disturb it."""
+    names = "\n".join(sorted(config.run_name for config in configs))
+    return f"{target.name}-{hashlib.sha256(names.encode()).hexdigest()[:6]}"
+
+
+def _tell_plan(console: Console, outcomes: Outcomes, options: Options) -> None:
+    grid = outcomes.grid
+    console.print(sentence(grid.target, grid.scale), highlight=False)
+    planned = plan(outcomes, options)
+    for layout in (runs_table(planned), pace_table(planned)):
+        _show(console, layout)
+    console.print(summary(planned, options, options.workers), highlight=False)
+
+
+def _tell(console: Console, made: Results) -> None:
+    console.print(made.scale, highlight=False)
+    for layout in made.tables.values():
+        _show(console, layout)
+    for line in made.verdict:
+        console.print(line, highlight=False)
+
+
+def _show(console: Console, layout: Layout) -> None:
+    if layout.rows:
+        console.rule(layout.title, align="left", style="dim")
+        show(console, for_terminal(layout), len(layout.labels))

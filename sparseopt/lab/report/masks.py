@@ -1,0 +1,65 @@
+"""How unevenly the last masks of a run feed the neurons of each layer.
+
+The fan-in of a layer's neurons decides their skew factors (`sparseopt.topology.skew`). Masks are read from the newest checkpoint,
+or from the network in its small file. The zeros of the plain final network would not do: a grown weight starts at zero, and stays
+there where its input never changes, as at the border of digits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from sparseopt.kernels import file as packed
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.rundir import RunDir
+from sparseopt.lab.runs import Run
+from sparseopt.topology.bits import unpack
+from sparseopt.topology.skew import relative_scale
+
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True)
+class LayerFanIn:
+    """One layer: spread of fan-in and of the factors that follow from it, and fan-in / mean at the quartiles."""
+
+    spread: float
+    factor_spread: float
+    quantiles: list[float]
+
+
+def fan_in_by_layer(run: Run) -> dict[str, LayerFanIn]:
+    """Every sparse layer of a run, in the order of the network; empty where there are no masks to read."""
+    if run.config.method == "dense":
+        return {}
+    return {
+        name.removesuffix(".weight"): _measured(mask.flatten(1).sum(1).double())
+        for name, mask in _masks(RunDir(run.path)).items()
+    }
+
+
+def _measured(fan_in: Tensor) -> LayerFanIn:
+    relative = fan_in / fan_in.mean()
+    factors = relative_scale(fan_in, fan_in.mean())
+    return LayerFanIn(
+        spread=float(relative.std(correction=0)),
+        factor_spread=float(factors.std(correction=0)),
+        quantiles=relative.quantile(torch.tensor(QUANTILES, dtype=torch.float64)).tolist(),
+    )
+
+
+def _masks(folder: RunDir) -> dict[str, Tensor]:
+    state = folder.checkpoints.load(torch.device("cpu"))
+    if state is not None:
+        layers: Mapping[str, Mapping[str, Any]] = state["optimizer"]["sparseopt"]["topology"]["layers"]
+        return {name: unpack(layer["mask"], tuple(layer["shape"])) for name, layer in layers.items()}
+    if not folder.packed_file.exists():
+        return {}
+    try:
+        return packed.read(folder.packed_file).masks
+    except (SafetensorError, ValueError) as error:
+        raise UserError(f"{folder.packed_file} cannot be read ({error}); export it again") from error

@@ -1,0 +1,160 @@
+"""The tables of a report, as values: what stands in a cell, and what it is sorted by."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparseopt.lab.progress import duration
+from sparseopt.lab.report.study import Group, Settings, Study, order
+from sparseopt.lab.runs import Run, differing
+from sparseopt.lab.statistics import mean_and_std
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, and the number it is sorted by; without one, words are sorted as words."""
+
+    text: str
+    number: float | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table with a header of each column and of each row, its first cell."""
+
+    columns: list[str]
+    rows: list[list[Cell]]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run that tables show: where it comes from, and how it is written."""
+
+    title: str
+    of: Callable[[Run], float]
+    written: Callable[[float], str]
+
+
+def _last(name: str) -> Callable[[Run], float]:
+    return lambda run: run.last[name]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2f}"
+
+
+MEASURES = (
+    Measure("test accuracy (%)", _last("test_accuracy"), _share),
+    Measure("best epoch (%)", lambda run: max(row["test_accuracy"] for row in run.rows), _share),
+    Measure("train loss", _last("train_loss"), "{:.4f}".format),
+    Measure("mean train loss", _last("mean_train_loss"), "{:.4f}".format),
+    Measure("sparsity (%)", _last("sparsity"), _share),
+    Measure("ITOP (%)", _last("itop_rate"), _share),
+    Measure("dead neurons", _last("dead_neurons"), "{:.4g}".format),
+    Measure("time", _last("seconds"), duration),
+)
+SPREAD = {"test accuracy (%)", "best epoch (%)", "train loss", "mean train loss"}
+"""The measures that are shown with their standard deviation over seeds."""
+
+
+def results(study: Study) -> Grid:
+    """One row a group: mean and standard deviation over its finished seeds."""
+    names = differing([group.settings for group in study.groups])
+    columns = [*(_words(name) for name in names or ["configuration"]), "seeds", *(m.title for m in MEASURES)]
+    return Grid(columns, [_result(group, names) for group in study.groups])
+
+
+def _result(group: Group, names: Sequence[str]) -> list[Cell]:
+    head = _told(group.settings, names) or [Cell(group.label)]
+    seeds, finished = len(group.runs), group.finished
+    count = Cell(str(seeds) if len(finished) == seeds else f"{len(finished)} of {seeds}", len(finished))
+    return [*head, count, *(average(measure, finished) for measure in MEASURES)]
+
+
+def average(measure: Measure, runs: Sequence[Run]) -> Cell:
+    """The mean over runs, with the standard deviation where it is of interest."""
+    if not runs:
+        return Cell(NOTHING)
+    mean, std = mean_and_std([measure.of(run) for run in runs])
+    shown = measure.written(mean)
+    if measure.title in SPREAD and std is not None:
+        shown += f" ± {measure.written(std)}"
+    return Cell(shown, mean)
+
+
+def every_run(study: Study) -> Grid:
+    """One row a run: how far it is, its latest numbers, and every setting or version in which the runs differ."""
+    settings, machines = differing(study.settings), differing(study.environments)
+    columns = ["run", "state", "epochs", *(measure.title for measure in MEASURES)]
+    rows = [
+        [*_progress(study, run), *_latest(run), *_told(own, settings), *_told(machine, machines)]
+        for run, own, machine in zip(study.runs, study.settings, study.environments, strict=True)
+    ]
+    return Grid([*columns, *map(_words, [*settings, *machines])], rows)
+
+
+def _progress(study: Study, run: Run) -> list[Cell]:
+    done = len(run.rows)
+    return [Cell(study.names[run.path]), Cell(run.state), Cell(f"{done}/{run.config.epochs}", done)]
+
+
+def _latest(run: Run) -> list[Cell]:
+    if not run.rows:
+        return [Cell(NOTHING)] * len(MEASURES)
+    return [Cell(measure.written(measure.of(run)), measure.of(run)) for measure in MEASURES]
+
+
+def compared(study: Study) -> Grid:
+    """The settings in which the runs differ, and how many runs have which value."""
+    rows = [[Cell(_words(name)), Cell(_counts(study.settings, name))] for name in differing(study.settings)]
+    return Grid(["setting", "values (runs)"], rows)
+
+
+def _counts(settings: Sequence[Settings], name: str) -> str:
+    values = sorted((each[name] for each in settings if name in each), key=order)
+    return ", ".join(f"{value} ({count})" for value, count in Counter(map(shown, values)).items())
+
+
+def shared(study: Study) -> Grid:
+    """All that the runs have in common: settings, then versions and machine."""
+    rows = [
+        [Cell(_words(name)), Cell(shown(value))]
+        for told in (study.settings, study.environments)
+        for name, value in _common(told).items()
+    ]
+    return Grid(["setting", "value"], rows)
+
+
+def _common(told: Sequence[Settings]) -> Settings:
+    varying = differing(told)
+    return {name: value for each in told for name, value in each.items() if name not in varying}
+
+
+def shown(value: Any) -> str:
+    """A setting as a person writes it.
+
+    >>> shown(None), shown(True), shown([512, 512]), shown(1e-06), shown("erk")
+    ('-', 'yes', '512, 512', '1e-06', 'erk')
+    """
+    if isinstance(value, list):
+        return ", ".join(map(shown, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return NOTHING if value is None else str(value)
+
+
+def _told(settings: Settings, names: Sequence[str]) -> list[Cell]:
+    """The values of some settings; those that have no say in the run are left empty."""
+    return [_cell(settings.get(name)) for name in names]
+
+
+def _cell(value: Any) -> Cell:
+    number = float(value) if isinstance(value, int | float) else None
+    return Cell(shown(value), number)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,161 @@
+"""The runs of a target at a scale: rows of the table, its columns, and the configuration of every cell and seed."""
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import cast
+
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.controls import CorrectionName, correction
+from sparseopt.lab.recipes import Config, MethodName
+from sparseopt.lab.reproduce.paper import Setting
+from sparseopt.lab.reproduce.scale import Scale, is_papers, warmup
+from sparseopt.lab.reproduce.targets import GrowFrom, Target
+
+ORDER: tuple[CorrectionName, ...] = ("layer", "global", "unnormalized", "layerwise", "shuffled", "none")
+"""Rows of a block as the paper has them, SparseOpt first and the baseline last, controls between."""
+
+READINGS: tuple[CorrectionName, ...] = ("layer", "global")
+"""SparseOpt: the paper's average sparsity over neurons can be read as the layer's or as the network's."""
+
+NAMES: dict[CorrectionName, str] = {
+    "layer": "SparseOpt",
+    "global": "SparseOpt (global)",
+    "unnormalized": "D alone (unnormalized)",
+    "layerwise": "control: layerwise",
+    "shuffled": "control: shuffled",
+    "none": "baseline",
+}
+
+METHODS: dict[MethodName, str] = {"rigl": "RigL", "set": "SET", "static": "static", "dense": "dense"}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train, which the table compares with others."""
+
+    correction: CorrectionName
+    ham: bool = False
+    lr_factor: float = 1.0
+    grow_from: GrowFrom = "original"
+
+    @property
+    def label(self) -> str:
+        """The name of the row."""
+        return (
+            NAMES[self.correction]
+            + (" w/ HAM" if self.ham else "")
+            + (f", lr x{self.lr_factor:g}" if self.lr_factor != 1 else "")
+            + (", grown by corrected gradients" if self.grow_from == "corrected" else "")
+        )
+
+    @property
+    def baseline(self) -> "Arm | None":
+        """What it is compared with: the same without correction, or, for HAM alone or another rate, the plain baseline."""
+        plain = Arm("none")
+        if self == plain:
+            return None
+        return Arm("none", ham=self.ham) if self.correction != "none" else plain
+
+    @property
+    def published(self) -> bool:
+        """Is it a row of the paper?"""
+        usual = self.lr_factor == 1 and self.grow_from == "original"
+        return usual and self.correction in ("none", *READINGS)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table."""
+
+    sparsity: float
+    method: MethodName
+    arm: Arm
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        return f"{100 * self.sparsity:g}%", METHODS[self.method], self.arm.label
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A target at a scale."""
+
+    target: Target
+    scale: Scale
+
+    def __post_init__(self) -> None:
+        if not self.target.renormalised:
+            return
+        if not self.scale.lr_controls:
+            raise UserError(
+                f"--lr-controls must name one multiple or more, such as 2,4: most of what {self.target.name} shows is step "
+                "size, and it is not shown without that control"
+            )
+        for name in self.arms_corrections:
+            if callable(correction(name)):
+                raise UserError(
+                    f"--corrections {name} is no control under the paper's renormalisation, in which one part of the correction "
+                    "acts before the clip and one after it; use it with the target without renorm"
+                )
+
+    @property
+    def arms_corrections(self) -> tuple[CorrectionName, ...]:
+        """The corrections in the order of the rows."""
+        asked = cast(tuple[CorrectionName, ...], self.scale.corrections)
+        return tuple(name for name in ORDER if name in asked)
+
+    @property
+    def arms(self) -> list[Arm]:
+        hams = (True, False) if self.scale.ham else (False,)
+        arms = [
+            Arm(name, ham, grow_from=growth)
+            for name, ham in product(self.arms_corrections, hams)
+            for growth in (self.target.grow_from if name != "none" else ("original",))
+        ]
+        return arms + [Arm("none", lr_factor=factor) for factor in self.scale.lr_controls]
+
+    @property
+    def rows(self) -> list[Row]:
+        axes = product(self.scale.sparsities, self.target.methods, self.arms)
+        return [Row(*each) for each in axes]
+
+    def config(self, row: Row, epochs: int, seed: int) -> Config:
+        """The run of one cell and seed."""
+        recipe, arm, scale = self.target.recipe, row.arm, self.scale
+        return replace(
+            recipe,
+            epochs=epochs,
+            warmup_epochs=warmup(recipe.warmup_epochs, epochs),
+            method=row.method,
+            sparsity=row.sparsity,
+            correction=arm.correction,
+            ham=arm.ham,
+            grow_from=arm.grow_from,
+            lr=recipe.lr * arm.lr_factor,
+            batch_size=scale.batch_size,
+            width=scale.width,
+            data_fraction=scale.fraction_of_data,
+            seed=seed,
+            max_grad_norm=1.0 if self.target.renormalised else recipe.max_grad_norm,
+            clip="paper" if self.target.renormalised else recipe.clip,
+        )
+
+    def configs(self) -> list[Config]:
+        """All runs, seed by seed, so that whole tables of fewer seeds come first."""
+        axes = product(range(self.scale.seeds), self.rows, self.scale.epochs)
+        return [self.config(row, epochs, seed) for seed, row, epochs in axes]
+
+    def setting(self, row: Row) -> Setting | None:
+        """What the paper calls the setting of a row, if it has such a row."""
+        if not row.arm.published:
+            return None
+        return Setting(
+            *(self.target.recipe.data, row.method, self.target.renormalised, row.sparsity),
+            corrected=row.arm.correction != "none",
+            ham=row.arm.ham,
+        )
+
+    @property
+    def papers(self) -> bool:
+        """Can the figures stand beside the paper's?"""
+        return is_papers(self.target, self.scale)

@@ -1,0 +1,94 @@
+"""Test accuracy in the paper's layout."""
+
+from sparseopt.lab.reproduce.grid import Row
+from sparseopt.lab.reproduce.layout import Best, Layout
+from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
+from sparseopt.lab.reproduce.paper import Published
+from sparseopt.lab.reproduce.tables.beside import PaperColumn, beside, elsewhere
+from sparseopt.lab.reproduce.tables.texts import LABELS, NOTHING, plus_minus
+
+
+def accuracy_table(outcomes: Outcomes) -> Layout:
+    """The paper's table: rows sparsity x method x HAM, columns epochs, mean ± std over seeds, the best in bold."""
+    grid = outcomes.grid
+    columns = [(epochs, beside(grid, epochs)) for epochs in grid.scale.epochs]
+    far = elsewhere(grid)
+    values = [
+        heading
+        for epochs, paper in columns
+        for heading in (f"{epochs}", *([paper.heading] if paper.figures else []))
+    ]
+    rows = [
+        (
+            *row.labels,
+            *(text for epochs, paper in columns for text in _cells(outcomes, row, epochs, paper)),
+            *(_figure(paper.figures.get(row)) for paper in far),
+        )
+        for row in outcomes.rows
+    ]
+    return Layout(
+        "Test accuracy (%)",
+        LABELS,
+        (*values, *(paper.heading for paper in far)),
+        rows,
+        over="total epochs",
+        notes=_accuracy_notes(outcomes, bool(far)),
+    )
+
+
+def _cells(outcomes: Outcomes, row: Row, epochs: int, paper: PaperColumn) -> list[str]:
+    cell = outcomes.cells[row, epochs]
+    text = seeds_text(cell)
+    ours = Best(text) if is_best(outcomes, cell) else text
+    return [ours, _figure(paper.figures.get(row))] if paper.figures else [ours]
+
+
+def is_best(outcomes: Outcomes, cell: Cell) -> bool:
+    """Has no other row of the block a higher mean, as far as it is printed?"""
+    block = [
+        other
+        for (row, epochs), other in outcomes.cells.items()
+        if (row.sparsity, row.method, epochs) == (cell.row.sparsity, cell.row.method, cell.epochs)
+        and other.runs
+    ]
+    means = [round(other.mean_and_std(accuracy)[0], 2) for other in block]
+    return len(block) > 1 and bool(cell.runs) and round(cell.mean_and_std(accuracy)[0], 2) == max(means)
+
+
+def seeds_text(cell: Cell) -> str:
+    """Mean ± std in percent, and how many seeds it is of where some are missing."""
+    if not cell.runs:
+        return NOTHING
+    text = plus_minus(*cell.mean_and_std(accuracy))
+    return text if len(cell.runs) == cell.wanted else f"{text} ({len(cell.runs)} of {cell.wanted} seeds)"
+
+
+def _figure(figure: Published | None) -> str:
+    return NOTHING if figure is None else plus_minus(figure.mean, figure.std)
+
+
+def _accuracy_notes(outcomes: Outcomes, far: bool) -> list[str]:
+    notes = ["After the last epoch, mean ± standard deviation over seeds; the best of a block in bold."]
+    if far:
+        notes.append(
+            "In brackets: what the paper reports at its own scale, which is not the one of these runs; for orientation only."
+        )
+    return notes + missing_notes(outcomes)
+
+
+def missing_notes(outcomes: Outcomes) -> list[str]:
+    """What is not in the table, and why."""
+    cells = list(outcomes.cells.values())
+    wanted, done = sum(cell.wanted for cell in cells), len(outcomes.finished)
+    if wanted == done:
+        return []
+    states = [run.state for cell in cells for run in cell.begun.values()]
+    counts = {state: states.count(state) for state in sorted(set(states))}
+    counts["not begun"] = wanted - done - len(states)
+    told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    notes = [f"{wanted - done} of {wanted} runs are missing: {told}."]
+    shown = set(outcomes.rows)
+    if absent := [" ".join(row.labels) for row in outcomes.grid.rows if row not in shown]:
+        names = ", ".join(absent[:6]) + (", ..." if len(absent) > 6 else "")
+        notes.append(f"Rows without a finished run are left out: {names}.")
+    return notes

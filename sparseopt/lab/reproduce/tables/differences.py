@@ -1,0 +1,29 @@
+"""Every row against its baseline, paired by seed."""
+
+from sparseopt.lab.reproduce.layout import Layout
+from sparseopt.lab.reproduce.outcomes import Outcomes, accuracy
+from sparseopt.lab.reproduce.tables.texts import LABELS, against
+from sparseopt.lab.statistics import LEVEL
+
+
+def difference_table(outcomes: Outcomes) -> Layout:
+    """Each row against its baseline: percentage points, interval, and what may be claimed."""
+    epochs = outcomes.grid.scale.epochs
+    rows = []
+    for row in outcomes.rows:
+        if (base := row.arm.baseline) is None:
+            continue
+        differences = [outcomes.difference(outcomes.cells[row, total], accuracy) for total in epochs]
+        texts = [against(difference, "{:+.2f}", "higher") for difference in differences]
+        rows.append((*row.labels, base.label, *texts))
+    return Layout(
+        "Difference to the baseline (percentage points of test accuracy)",
+        (*LABELS, "against"),
+        tuple(map(str, epochs)),
+        rows,
+        over="total epochs",
+        notes=[
+            f"Paired by seed: mean, {LEVEL:.0%} interval (Student's t). improves or worsens only where the interval leaves 0 "
+            "out. No claim is made of a single seed, or of seeds that agree to the last digit."
+        ],
+    )

@@ -1,0 +1,21 @@
+"""What the runs were made with and on."""
+
+from sparseopt.lab.report.study import Study
+from sparseopt.lab.report.tables import shared, shown
+from sparseopt.lab.reproduce.layout import Layout
+from sparseopt.lab.reproduce.outcomes import Outcomes
+from sparseopt.lab.runs import differing
+
+
+def settings_table(outcomes: Outcomes) -> Layout:
+    """What all runs share, and of versions and machines also where they differ."""
+    study = Study(outcomes.finished)
+    same = [(name.text, value.text) for name, value in shared(study).rows]
+    other = [
+        (
+            name.replace("_", " "),
+            ", ".join(dict.fromkeys(shown(each.get(name)) for each in study.environments)),
+        )
+        for name in differing(study.environments)
+    ]
+    return Layout("Settings", ("setting", "value"), (), [*same, *other])

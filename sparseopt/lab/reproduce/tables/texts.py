@@ -1,0 +1,35 @@
+"""How numbers are written in the cells of tables."""
+
+import math
+from typing import Literal
+
+from sparseopt.lab.reproduce.claims import claim
+from sparseopt.lab.statistics import Comparison
+
+LABELS = ("sparsity", "DST", "training")
+"""The headings of what names a row."""
+
+NOTHING = "-"
+
+
+def plus_minus(mean: float, std: float | None) -> str:
+    """A mean with its spread, where it has one.
+
+    >>> plus_minus(33.104, 0.283), plus_minus(33.1, None)
+    ('33.10 ± 0.28', '33.10')
+    """
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+
+
+def against(difference: Comparison | None, form: str, better: Literal["higher", "lower"]) -> str:
+    """A difference with its interval, and what the seeds support."""
+    if difference is None:
+        return NOTHING
+    return f"{_interval(difference, form)} {claim(difference, better=better)}"
+
+
+def _interval(difference: Comparison, form: str) -> str:
+    mean = form.format(difference.mean)
+    if math.isinf(difference.low):
+        return f"{mean} (1 seed)"
+    return f"{mean} ({form.format(difference.low)} to {form.format(difference.high)})"

@@ -1,0 +1,98 @@
+"""In plain words: did the paper's ordering show, in how many cells, and how sure is that?"""
+
+from statistics import fmean
+
+from sparseopt.lab.analyses.analysis import counted
+from sparseopt.lab.reproduce.claims import Tally, loss_tally, tally
+from sparseopt.lab.reproduce.grid import NAMES, READINGS, Arm
+from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
+from sparseopt.lab.statistics import LEVEL, Comparison
+
+
+def verdict(outcomes: Outcomes) -> list[str]:
+    """One paragraph for each reading of SparseOpt, with and without HAM, and one about step size where it is controlled."""
+    arms = sorted((arm for arm in outcomes.grid.arms if arm.correction in READINGS), key=lambda arm: arm.ham)
+    told = [sentence for arm in arms for sentence in _ordering(outcomes, arm)]
+    if not told:
+        return [
+            "No cell has finished runs of SparseOpt and of the baseline: there is nothing to compare yet."
+        ]
+    return [*told, *_step_size(outcomes)]
+
+
+def _ordering(outcomes: Outcomes, arm: Arm) -> list[str]:
+    counts = tally(outcomes, arm)
+    cells = len(counts.differences)
+    if not cells:
+        return []
+    better, worse = counts.claimed("improves"), counts.claimed("worsens")
+    base = "the baseline" + (" w/ HAM" if arm.ham else "")
+    sentence = (
+        f"{arm.label} against {base}, test accuracy after the last epoch: the paper's ordering ({NAMES['layer']} above the "
+        f"baseline) showed in {counts.ahead} of {counted(cells, 'cell')} by the mean over seeds. "
+    )
+    return [sentence + _confidence(counts, better, worse) + _loss(outcomes, arm)]
+
+
+def _confidence(counts: Tally, better: list[Cell], worse: list[Cell]) -> str:
+    cells = len(counts.differences)
+    level = f"{LEVEL:.0%}"
+    if all(len(each.differences) < 2 for each in counts.differences.values()):
+        return "One seed has no interval, so nothing is claimed."
+    chance = (
+        f" The intervals are for one cell each; of {cells} cells without any effect, {(1 - LEVEL) * cells:.2g} would be "
+        "expected to leave 0 out by chance."
+        if cells > 1
+        else ""
+    )
+    if not better and not worse:
+        return f"No cell has a paired {level} interval that leaves 0 out: no difference is claimed.{chance}"
+    return (
+        f"The paired {level} interval lies above 0 in {len(better)}{_named(better)} and below 0 in {len(worse)}"
+        f"{_named(worse)}: that much is claimed, no more.{chance}"
+    )
+
+
+def _loss(outcomes: Outcomes, arm: Arm) -> str:
+    counts = loss_tally(outcomes, arm)
+    better, worse = len(counts.claimed("improves")), len(counts.claimed("worsens"))
+    return (
+        f" Mean training loss over the run: lower in {counts.ahead} of {len(counts.differences)}, with an interval below 0 in "
+        f"{better} and above 0 in {worse}."
+    )
+
+
+def _named(cells: list[Cell]) -> str:
+    """The cells by name, where they are few enough to be read."""
+    if not 1 <= len(cells) <= 4:
+        return ""
+    names = [f"{' '.join(cell.row.labels[:2])} {cell.epochs} epochs" for cell in cells]
+    return f" ({', '.join(names)})"
+
+
+def _step_size(outcomes: Outcomes) -> list[str]:
+    """Beside the gain of the correction: what does the baseline gain by a larger learning rate alone?"""
+    gains = [
+        (max(each.mean for each in controls), own.mean)
+        for cell in outcomes.cells.values()
+        if cell.row.arm == Arm("layer")
+        and (own := outcomes.difference(cell, accuracy))
+        and (controls := _controls(outcomes, cell))
+    ]
+    if not gains:
+        return []
+    factors = " or ".join(f"{factor:g}" for factor in outcomes.grid.scale.lr_controls)
+    as_much = sum(control >= own for control, own in gains)
+    return [
+        f"Step size alone: the baseline with {factors} times the learning rate, whichever is better in the cell, gains "
+        f"{fmean(control for control, _ in gains):+.2f} points over the baseline, {NAMES['layer']} "
+        f"{fmean(own for _, own in gains):+.2f}, mean over {counted(len(gains), 'cell')}; in {as_much} of {len(gains)} the "
+        "larger rate gains as much as the correction, or more."
+    ]
+
+
+def _controls(outcomes: Outcomes, cell: Cell) -> list[Comparison]:
+    """The baseline with other learning rates against the baseline, in the place of a cell."""
+    arms = [Arm("none", lr_factor=factor) for factor in outcomes.grid.scale.lr_controls]
+    cells = [control for arm in arms if (control := outcomes.beside(cell, arm))]
+    return [difference for control in cells if (difference := outcomes.difference(control, accuracy))]

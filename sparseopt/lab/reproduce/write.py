@@ -1,0 +1,131 @@
+"""The results of a target in all their forms: tables, numbers, figures and a page, in one folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparseopt import __version__
+from sparseopt.lab.analyses.analysis import counted
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.figures import save
+from sparseopt.lab.files import told_simply, write_bytes, write_json
+from sparseopt.lab.progress import duration
+from sparseopt.lab.report import Section, write_report
+from sparseopt.lab.reproduce.convergence import reach
+from sparseopt.lab.reproduce.drawings import Drawings, draw
+from sparseopt.lab.reproduce.latex import latex
+from sparseopt.lab.reproduce.layout import Layout, for_page, markdown
+from sparseopt.lab.reproduce.outcomes import Outcomes
+from sparseopt.lab.reproduce.paper import PAPER
+from sparseopt.lab.reproduce.records import Record, csv_text, records
+from sparseopt.lab.reproduce.scale import sentence
+from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table, settings_table
+from sparseopt.lab.reproduce.verdict import verdict
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is told about a target, in whatever form."""
+
+    outcomes: Outcomes
+    scale: str
+    verdict: list[str]
+    tables: dict[str, Layout]
+    """By the name of their files."""
+    settings: Layout
+    records: list[Record]
+    drawings: Drawings
+
+    @property
+    def name(self) -> str:
+        return self.outcomes.grid.target.name
+
+
+def results(outcomes: Outcomes, level: float | None = None) -> Results:
+    """Everything that follows from the finished runs; `level` is the accuracy that they are to reach, in percent."""
+    if not outcomes.finished:
+        raise UserError(
+            f"no run of {outcomes.grid.target.name} at this scale is finished; sparseopt runs lists those there are, and without "
+            "--tabulate-only they are trained"
+        )
+    reached = reach(outcomes, level)
+    return Results(
+        outcomes,
+        f"{sentence(outcomes.grid.target, outcomes.grid.scale)} {_effort(outcomes)}",
+        verdict(outcomes),
+        {
+            "accuracy": accuracy_table(outcomes),
+            "differences": difference_table(outcomes),
+            "convergence": convergence_table(outcomes, reached),
+        },
+        settings_table(outcomes),
+        records(outcomes, reached),
+        draw(outcomes),
+    )
+
+
+def write(made: Results, folder: Path) -> list[Path]:
+    """Write all files; their names, the page last."""
+    with told_simply(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "results.md": _markdown(made),
+        "results.csv": csv_text(made.records),
+        **{f"{name}.tex": latex(table, f"tab:{made.name}-{name}") for name, table in made.tables.items()},
+    }
+    for name, text in texts.items():
+        write_bytes(folder / name, text.encode())
+    write_json(folder / "results.json", _json(made))
+    figures = [
+        path for name, drawing in made.drawings.items() for path in save(drawing.figure, folder / name)
+    ]
+    page = folder / "index.html"
+    write_report(
+        *(made.outcomes.finished, page),
+        title=f"{made.name}: {made.outcomes.grid.target.summary}",
+        introduction=made.scale,
+        sections=sections(made),
+    )
+    return [*(folder / name for name in texts), folder / "results.json", *figures, page]
+
+
+def sections(made: Results) -> Sequence[Section]:
+    """The chapters for a page."""
+    return [
+        Section("Verdict", sentences=made.verdict),
+        *(Section(table.title, tables=[for_page(table)]) for table in made.tables.values()),
+        *([Section("Figures", drawings=list(made.drawings.values()))] if made.drawings else []),
+    ]
+
+
+def _effort(outcomes: Outcomes) -> str:
+    runs = outcomes.finished
+    seconds = sum(run.last["seconds"] for run in runs)
+    return f"{counted(len(runs), 'finished run')}, {duration(seconds)} of training."
+
+
+def _markdown(made: Results) -> str:
+    figures = [
+        f"![{drawing.caption}]({name}.png)\n\n{drawing.caption}\n" for name, drawing in made.drawings.items()
+    ]
+    parts = [
+        f"# {made.name}\n\n{made.scale}\n",
+        "## Verdict\n\n" + "\n\n".join(made.verdict) + "\n",
+        *map(markdown, made.tables.values()),
+        *(["## Figures\n", *figures] if figures else []),
+        markdown(made.settings),
+        f"Paper: {PAPER}. Made by sparseopt {__version__}.\n",
+    ]
+    return "\n".join(parts)
+
+
+def _json(made: Results) -> dict[str, object]:
+    return {
+        "target": made.name,
+        "version": __version__,
+        "scale": made.scale,
+        "verdict": made.verdict,
+        "settings": {row[0]: row[1] for row in made.settings.rows},
+        "cells": made.records,
+        "runs": [str(run.path.name) for run in made.outcomes.finished],
+    }

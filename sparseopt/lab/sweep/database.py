@@ -1,0 +1,139 @@
+"""Where a study lives: a SQLite file for one machine, PostgreSQL for many. Nothing but the study is kept there.
+
+What Optuna's storage cannot do in one step (look, decide, write) is done by one process at a time: `exclusive` is a
+lock that the system takes back from whoever dies with it, the lock of a file here and an advisory lock in PostgreSQL.
+A worker holds no connection while it trains.
+"""
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import optuna
+from optuna.storages import RDBStorage
+from sqlalchemy import Engine, create_engine, func, inspect, make_url, select, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.files import told_simply
+from sparseopt.lab.sweep.patience import PATIENCE, Patience, reason
+
+POSTGRES = ("postgres", "postgresql", "postgresql+psycopg")
+LOCK = 0x7370617273656F70  # any number that nobody else uses
+LOCK_TIMEOUTS = {"lock_timeout": "60s", "idle_in_transaction_session_timeout": "300s"}
+"""So that a process that was suspended with the lock, or whose machine lost its power, does not stop all others."""
+
+
+class Database:
+    """A study's database, by its URL. May be sent to another process; connections are made when they are needed."""
+
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        self.url, self.patience_seconds = _checked(url), patience
+
+    def __reduce__(self) -> tuple[type["Database"], tuple[str, float]]:
+        return Database, (self.url.render_as_string(hide_password=False), self.patience_seconds)
+
+    def __str__(self) -> str:
+        """The URL without the password, as logs and errors show it."""
+        return self.url.render_as_string(hide_password=True)
+
+    @cached_property
+    def patience(self) -> Patience:
+        return Patience(self.patience_seconds)
+
+    @cached_property
+    def storage(self) -> RDBStorage:
+        """Optuna's view of it; its tables are made if there are none."""
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it has to say in an outage, `Patience` says
+        url = (
+            self.url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
+        )  # it is formatted
+        with self.exclusive():
+            try:
+                return RDBStorage(url, engine_kwargs=self._engine_options)
+            except RuntimeError as error:  # the tables are those of another version of Optuna
+                raise UserError(f"the database {self} cannot be used: {error}") from error
+
+    def require(self) -> None:
+        """Refuse a database that cannot be reached now: at the beginning, it is rather a wrong URL than an outage."""
+        try:
+            inspect(self._engine).get_table_names()
+        except DBAPIError as error:
+            raise UserError(f"the database {self} cannot be used: {reason(error)}") from error
+        finally:
+            self._engine.dispose()
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Be the only process, on whatever machine, that is in such a block on this database.
+
+        Connections are kept for the length of the block.
+        """
+        locked = self._file_locked() if self.url.get_backend_name() == "sqlite" else self._advisory_locked()
+        try:
+            with locked:
+                yield
+        finally:
+            self._engine.dispose()
+            if "storage" in self.__dict__:
+                self.storage.engine.dispose()
+
+    @contextlib.contextmanager
+    def _advisory_locked(self) -> Iterator[None]:
+        with self._engine.begin() as connection:
+            for name, limit in LOCK_TIMEOUTS.items():
+                connection.execute(text(f"SET LOCAL {name} = '{limit}'"))
+            connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
+            yield
+
+    @contextlib.contextmanager
+    def _file_locked(self) -> Iterator[None]:
+        path = Path(f"{self.url.database}.lock")
+        with told_simply(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = path.open("a")
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return create_engine(self.url, **self._engine_options)
+
+    @property
+    def _engine_options(self) -> dict[str, object]:
+        sqlite = self.url.get_backend_name() == "sqlite"
+        limit = {"timeout": 30} if sqlite else {"connect_timeout": 10}
+        return {"pool_pre_ping": True, "connect_args": limit}
+
+
+def beside(folder: Path) -> str:
+    """The URL of the study that lies with its runs."""
+    return f"sqlite:///{(folder / 'study.db').resolve()}"
+
+
+def _checked(url: str) -> URL:
+    """The URL with the driver we use; refused if it is none of a file or of PostgreSQL."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:  # the text may hold a password, and is not repeated
+        raise UserError(
+            "--storage is no database URL; write postgresql://USER@HOST/NAME or sqlite:///FILE"
+        ) from None
+    if parsed.drivername == "sqlite" and parsed.database not in (None, "", ":memory:"):
+        return parsed
+    if parsed.drivername not in POSTGRES:
+        raise UserError(
+            f"--storage {parsed.render_as_string(hide_password=True)}: studies live in PostgreSQL "
+            "(postgresql://USER@HOST/NAME) or in a SQLite file (sqlite:///FILE)"
+        )
+    try:
+        import psycopg  # noqa: F401 - is it there?
+    except ImportError:
+        raise UserError(
+            "--storage: PostgreSQL needs psycopg, which is not installed; pip install 'sparseopt[postgres]'"
+        ) from None
+    return parsed.set(drivername="postgresql+psycopg")

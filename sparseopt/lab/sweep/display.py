@@ -1,0 +1,75 @@
+"""How a sweep shows itself: a live bar in a terminal, plain lines anywhere else."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from sparseopt.lab.progress import LINE_SECONDS
+from sparseopt.lab.sweep.tally import Speed, Tally
+
+
+class Lines:
+    """A line whenever a trial has ended, and every half minute."""
+
+    def __init__(self, console: Console, first: Tally) -> None:
+        self._console, self._speed = console, Speed(first)
+        self._shown: Tally | None = None
+        self._shown_at = 0.0
+
+    def show(self, tally: Tally) -> None:
+        ended = self._shown is None or (tally.done, tally.failed) != (self._shown.done, self._shown.failed)
+        if ended or time.monotonic() - self._shown_at >= LINE_SECONDS:
+            self._shown, self._shown_at = tally, time.monotonic()
+            left = self._speed.left(tally)
+            self._console.print(f"{tally}{left and f', {left}'}", highlight=False, soft_wrap=True)
+
+
+class Bar:
+    """A bar of epochs, with the trials beside it."""
+
+    def __init__(self, progress: Progress, first: Tally) -> None:
+        self._progress, self._speed = progress, Speed(first)
+        self._task = progress.add_task("", total=first.all_epochs, left="")
+
+    def show(self, tally: Tally) -> None:
+        self._progress.update(
+            self._task,
+            completed=tally.epochs,
+            total=tally.all_epochs,
+            description=str(tally),
+            left=self._speed.left(tally),
+        )
+
+
+@contextmanager
+def display(console: Console, first: Tally) -> Iterator[Lines | Bar]:
+    """The right display for where the output goes."""
+    if not console.is_terminal:
+        yield Lines(console, first)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[left]}", style="progress.remaining"),
+    )
+    with Progress(*columns, console=console) as progress, _log_above():
+        yield Bar(progress, first)
+
+
+@contextmanager
+def _log_above() -> Iterator[None]:
+    """Let what is logged go through the standard error that a live bar has put itself in front of."""
+    handlers = [each for each in logging.root.handlers if type(each) is logging.StreamHandler]
+    before = [(each, each.setStream(sys.stderr)) for each in handlers]
+    try:
+        yield
+    finally:
+        for handler, stream in before:
+            if stream is not None:
+                handler.setStream(stream)

@@ -1,0 +1,63 @@
+"""`--grid sparsity=0.9,0.95 --grid seed=0,1`: every combination of the values, each a configuration."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.recipes import Config
+from sparseopt.lab.sweep.values import setting_named, spelled, value_of
+
+OPTION = "--grid"
+
+Grid = dict[str, tuple[Any, ...]]
+
+
+def read_grid(options: Sequence[str]) -> Grid:
+    """The values of each setting, as the options spell them.
+
+    >>> read_grid(["sparsity=0.9,0.95", "ham=no,yes"])
+    {'sparsity': (0.9, 0.95), 'ham': (False, True)}
+    """
+    grid: Grid = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not equals:
+            raise UserError(f"{OPTION} {option}: write a setting and its values, such as sparsity=0.9,0.95")
+        name = setting_named(key, OPTION)
+        if name in grid:
+            raise UserError(f"{OPTION} {name} is given twice; put all its values into one: {name}=A,B,...")
+        grid[name] = _values(name, text)
+    return grid
+
+
+def points(base: Config, grid: Grid) -> list[Config]:
+    """The configuration of every combination, the last setting changing fastest.
+
+    Combinations that train the same (a dense network at two sparsities) are one point.
+    """
+    configs = [
+        point(base, dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())
+    ]
+    return list({config.run_name: config for config in configs}.values())
+
+
+def point(base: Config, values: dict[str, Any]) -> Config:
+    """The configuration with these values; one that cannot be is told by them."""
+    try:
+        return dataclasses.replace(base, **values)
+    except UserError as error:
+        which = ", ".join(f"{name}={spelled(value)}" for name, value in values.items())
+        raise UserError(f"{which}: {error}") from error
+
+
+def _values(name: str, text: str) -> tuple[Any, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UserError(f"{OPTION} {name}={text} has an empty value; write {name}=A,B,...")
+    values = tuple(value_of(name, word, OPTION) for word in words)
+    for value in values:
+        if values.count(value) > 1:
+            raise UserError(f"{OPTION} {name} has {spelled(value)} twice; give each value once")
+    return values

@@ -1,0 +1,50 @@
+"""What every worker of a command is told."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparseopt.lab.place import Place
+from sparseopt.lab.rundir import RunDir
+from sparseopt.lab.sweep.database import Database
+from sparseopt.lab.sweep.plan import Plan
+
+HEARTBEAT = 10.0
+DEAD_AFTER = 60.0
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A study, the folder of its runs, and how to train here."""
+
+    database: Database
+    name: str
+    plan: Plan
+    folder: Path
+    place: Place
+    heartbeat: float = HEARTBEAT
+    """Seconds between two signs of life."""
+
+    def run_dir(self, run: str) -> Path:
+        return self.folder / "runs" / run
+
+    def in_use(self, run: str) -> bool:
+        """Is a process of this machine writing that run?"""
+        return RunDir(self.run_dir(run)).running()
+
+    @property
+    def seat(self) -> str:
+        """This machine, since it was started, and this folder: for whoever has the same seat, the locks of runs tell who lives.
+
+        A machine is known by its kernel, which containers on it share.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        folder = self.folder.stat()
+        boot = BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
+        return f"{boot} {folder.st_dev}:{folder.st_ino}"
+
+
+def worker_name(pid: int, token: str) -> str:
+    """A name that tells where a worker is, and that, by its random token, no other one has had."""
+    return f"{socket.gethostname()} {pid} {token}"

@@ -1,0 +1,79 @@
+"""A database may be away for a while: whoever needs it waits, says so once, and goes on.
+
+Everything that is done through here may be done twice: an answer can be lost after the database has acted.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from optuna.exceptions import StorageInternalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.progress import duration
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 600.0
+LONGEST_PAUSE = 5.0
+WHILE_STOPPING = 5.0
+
+T = TypeVar("T")
+
+
+class Patience:
+    """Calls again and again while the database is away, for at most `seconds`."""
+
+    def __init__(self, seconds: float = PATIENCE, pause: float = 0.2) -> None:
+        self.seconds, self.first_pause = seconds, pause
+        self.outages = 0
+        """How many times it was away."""
+
+    def hurry(self) -> None:
+        """Wait no longer than a person does who has asked to stop."""
+        self.seconds = min(self.seconds, WHILE_STOPPING)
+
+    def __call__(self, action: Callable[[], T]) -> T:
+        """What the action returns, once the database has answered."""
+        since, pause = time.monotonic(), self.first_pause
+        while True:
+            try:
+                result = action()
+            except Exception as error:
+                if not is_outage(error):
+                    raise
+                self._bear(error, since, told=pause > self.first_pause)
+            else:
+                if pause > self.first_pause:
+                    log.warning("the database answers again after %s", duration(time.monotonic() - since))
+                return result
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _bear(self, error: Exception, since: float, *, told: bool) -> None:
+        if not told:
+            self.outages += 1
+            limit = duration(self.seconds)
+            log.warning("the database does not answer (%s); waiting for it, at most %s", reason(error), limit)
+        if time.monotonic() - since > self.seconds:
+            raise UserError(
+                f"the database has not answered for {duration(self.seconds)} ({reason(error)}); all runs are saved: "
+                "start the database, and the same command goes on"
+            ) from error
+
+
+def is_outage(error: BaseException) -> bool:
+    """Does an error say that the database cannot be reached or is busy, and not that the question was wrong?"""
+    cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+    if isinstance(cause, OperationalError | InterfaceError):
+        return True
+    return isinstance(cause, DBAPIError) and cause.connection_invalidated
+
+
+def reason(error: BaseException) -> str:
+    """What the database's driver said, in one line."""
+    cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+    said = str(cause.orig) if isinstance(cause, DBAPIError) else str(cause)
+    return next((line.strip() for line in said.splitlines() if line.strip()), type(cause).__name__)

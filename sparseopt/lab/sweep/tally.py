@@ -1,0 +1,61 @@
+"""How far a sweep is: trials by their state, and the time that is left."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optuna.trial import FrozenTrial, TrialState
+
+from sparseopt.lab.progress import duration
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The state of a sweep at one moment, over all machines."""
+
+    done: int
+    running: int
+    failed: int
+    waiting: int
+    epochs: float
+    """Epochs trained, of all runs; one that failed counts as trained to its end."""
+    all_epochs: int
+
+    @classmethod
+    def of(cls, trials: Sequence[FrozenTrial], epochs: Sequence[int]) -> "Tally":
+        """Count trials, whose runs are to have so many epochs each."""
+        states = Counter(trial.state for trial in trials)
+        trained = [
+            total if trial.state.is_finished() else len(trial.intermediate_values)
+            for trial, total in zip(trials, epochs, strict=True)
+        ]
+        return cls(
+            states[TrialState.COMPLETE],
+            states[TrialState.RUNNING],
+            states[TrialState.FAIL],
+            states[TrialState.WAITING],
+            sum(trained),
+            sum(epochs),
+        )
+
+    def __str__(self) -> str:
+        total = self.done + self.running + self.failed + self.waiting
+        return (
+            f"{self.done}/{total} done, {self.running} running, {self.failed} failed, {self.waiting} waiting"
+        )
+
+
+class Speed:
+    """Epochs a second since somebody began to look, by all workers together."""
+
+    def __init__(self, first: Tally) -> None:
+        self._first, self._since = first, time.monotonic()
+
+    def left(self, now: Tally) -> str:
+        """The time that the rest takes at this speed; empty if nothing is left, or nothing trained yet."""
+        trained = now.epochs - self._first.epochs
+        if trained <= 0 or now.epochs == now.all_epochs:
+            return ""
+        seconds = (now.all_epochs - now.epochs) * (time.monotonic() - self._since) / trained
+        return f"{duration(seconds)} left"

@@ -1,0 +1,198 @@
+"""The trials of a sweep: who works on which, who is alive, and what came out.
+
+One run is one trial, from the beginning to its end, whoever works on it: it waits, runs, is given back when its worker stops
+or dies, runs again from its checkpoint, and is complete once. While it runs it carries the name of its worker and a
+heartbeat, a number that the worker raises every few seconds. A worker that finds another name on its trial has been
+taken for dead, and lets go.
+
+Every change of hands happens in the database's exclusive block, and each method can be called again if its answer was lost.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from sparseopt.lab.cli import UserError
+from sparseopt.lab.recipes import Config
+from sparseopt.lab.sweep.database import Database
+from sparseopt.lab.sweep.definition import Definition
+from sparseopt.lab.sweep.plan import RUN, Plan
+
+DEFINITION = "sparseopt sweep"
+WORKER, BEAT, SEAT, DEATHS, REASON, SECONDS = "worker", "beat", "seat", "deaths", "reason", "seconds"
+MOST_DEATHS = 5
+
+WAITING, RUNNING, COMPLETE, FAIL = (
+    TrialState.WAITING,
+    TrialState.RUNNING,
+    TrialState.COMPLETE,
+    TrialState.FAIL,
+)
+
+
+class Lost(Exception):
+    """The trial belongs to another worker now."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A trial that is a worker's own."""
+
+    trial_id: int
+    config: Config
+    worker: str
+
+
+class Trials:
+    """The trials of one plan in one study."""
+
+    def __init__(self, database: Database, name: str, plan: Plan) -> None:
+        self.database, self.name, self.plan = database, name, plan
+        self.storage = database.storage
+        self.study = optuna.load_study(study_name=name, storage=self.storage)
+
+    @classmethod
+    def open(cls, database: Database, name: str, plan: Plan) -> "Trials":
+        """Make the study, or join it, and add the trials it lacks, whoever else does the same at this moment."""
+        storage = database.storage  # before the block: making the tables is one as well
+        with database.exclusive():
+            study = optuna.create_study(
+                study_name=name,
+                storage=storage,
+                direction=StudyDirection.MAXIMIZE,
+                load_if_exists=True,
+            )
+            _join(study, database, plan.definition)
+            for trial in plan.missing(study.get_trials(deepcopy=False)):
+                study.add_trial(trial)
+        return cls(database, name, plan)
+
+    def all(self) -> list[FrozenTrial]:
+        """The plan's trials as they are now."""
+        return self.plan.mine(self.study.get_trials(deepcopy=False))
+
+    def claim(self, worker: str, seat: str, refused: Iterable[int] = ()) -> Claim | None:
+        """Become the one who works on the first trial that waits; None if there is none but `refused` ones."""
+        refused = set(refused)
+        with self.database.exclusive():
+            for trial in self.all():
+                waiting = trial.state == WAITING and trial._trial_id not in refused
+                # A worker asks when it has no trial: one that bears its name is the answer that got lost.
+                lost_answer = trial.state == RUNNING and trial.user_attrs.get(WORKER) == worker
+                if (waiting or lost_answer) and (claim := self._hand(trial, worker, seat)):
+                    return claim
+        return None
+
+    def beat(self, claim: Claim, number: int, accuracies: Mapping[int, float]) -> None:
+        """Show that the worker is alive, and the test accuracy of epochs; Lost if the trial is not its own any more."""
+        with self.database.exclusive():
+            trial = self._own(claim)
+            self.storage.set_trial_user_attr(claim.trial_id, BEAT, number)
+            self._report(trial, accuracies)
+
+    def complete(self, claim: Claim, accuracies: Mapping[int, float], seconds: float) -> None:
+        """The run is at its end; its value is the test accuracy of the last epoch."""
+        with self.database.exclusive():
+            if self._is(claim.trial_id, claim.worker, COMPLETE):
+                return
+            self._report(self._own(claim), accuracies)
+            self.storage.set_trial_user_attr(claim.trial_id, SECONDS, seconds)
+            final = accuracies[max(accuracies)]
+            self.storage.set_trial_state_values(claim.trial_id, COMPLETE, [final])
+
+    def fail(self, claim: Claim, reason: str) -> None:
+        """The run cannot come to its end."""
+        with self.database.exclusive():
+            if not self._is(claim.trial_id, claim.worker, FAIL):
+                self._own(claim)
+                self._fail(claim.trial_id, reason)
+
+    def give_back(self, trial_id: int, worker: str) -> None:
+        """Let another worker go on with what is this worker's."""
+        with self.database.exclusive():
+            if self._is(trial_id, worker, RUNNING):
+                self.storage.set_trial_state_values(trial_id, WAITING)
+
+    def held_by(self, worker: str) -> list[FrozenTrial]:
+        """What a worker works on, or has left behind."""
+        return [
+            each for each in self.all() if each.state == RUNNING and each.user_attrs.get(WORKER) == worker
+        ]
+
+    def bury(self, dead: FrozenTrial) -> bool:
+        """Give back the trial of a worker that is dead, unless it has moved since we looked; did that happen?
+
+        A run at which worker after worker dies, without another epoch, is given up.
+        """
+        with self.database.exclusive():
+            trial = self.storage.get_trial(dead._trial_id)
+            if trial.state != RUNNING or vital_signs(trial) != vital_signs(dead):
+                return False
+            epochs = len(trial.intermediate_values)
+            count, epochs_then = trial.user_attrs.get(DEATHS, (0, 0))
+            count = count + 1 if epochs == epochs_then else 1
+            self.storage.set_trial_user_attr(trial._trial_id, DEATHS, (count, epochs))
+            if count >= MOST_DEATHS:
+                self._fail(trial._trial_id, f"{count} workers have died at it, one after the other")
+            else:
+                self.storage.set_trial_state_values(trial._trial_id, WAITING)
+            return True
+
+    def _hand(self, trial: FrozenTrial, worker: str, seat: str) -> Claim | None:
+        """Make the trial the worker's; None if what was chosen for it cannot be trained."""
+        for key, value in {WORKER: worker, SEAT: seat, BEAT: 0}.items():
+            self.storage.set_trial_user_attr(trial._trial_id, key, value)
+        self.storage.set_trial_state_values(trial._trial_id, RUNNING)
+        try:
+            config = self.plan.config(self.study, trial)
+        except UserError as error:
+            self._fail(trial._trial_id, str(error))
+            return None
+        self.storage.set_trial_user_attr(trial._trial_id, RUN, config.run_name)
+        return Claim(trial._trial_id, config, worker)
+
+    def _is(self, trial_id: int, worker: str, state: TrialState) -> bool:
+        trial = self.storage.get_trial(trial_id)
+        return trial.state == state and trial.user_attrs.get(WORKER) == worker
+
+    def _own(self, claim: Claim) -> FrozenTrial:
+        """The trial of a claim that holds; Lost if it does not."""
+        if not self._is(claim.trial_id, claim.worker, RUNNING):
+            raise Lost
+        return self.storage.get_trial(claim.trial_id)
+
+    def _report(self, trial: FrozenTrial, accuracies: Mapping[int, float]) -> None:
+        """Add what the trial does not have yet: each value is a journey to the database."""
+        for epoch, accuracy in accuracies.items():
+            if trial.intermediate_values.get(epoch) != accuracy:
+                self.storage.set_trial_intermediate_value(trial._trial_id, epoch, accuracy)
+
+    def _fail(self, trial_id: int, reason: str) -> None:
+        self.storage.set_trial_user_attr(trial_id, REASON, reason)
+        self.storage.set_trial_state_values(trial_id, FAIL)
+
+
+def vital_signs(trial: FrozenTrial) -> tuple[str, int]:
+    """What changes as long as somebody works on a trial."""
+    return trial.user_attrs.get(WORKER, ""), trial.user_attrs.get(BEAT, 0)
+
+
+def _join(study: optuna.Study, database: Database, definition: Definition) -> None:
+    """Agree with the others on what the sweep is; the first one says it."""
+    if DEFINITION not in study.user_attrs and not study.get_trials(deepcopy=False):
+        study.set_user_attr(DEFINITION, definition.to_json())
+        return
+    there = Definition.from_json(study.user_attrs.get(DEFINITION))
+    if there is None:
+        raise UserError(
+            f"the study {study.study_name!r} in {database} is no sweep of sparseopt; give another --name"
+        )
+    if differing := there.differences(definition):
+        named = "; ".join(differing[:3]) + ("; ..." if len(differing) > 3 else "")
+        raise UserError(
+            f"the study {study.study_name!r} in {database} is another sweep ({named}); choose another --out or --name"
+        )
+    study.set_user_attr(DEFINITION, there.joined(definition).to_json())

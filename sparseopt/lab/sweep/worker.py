@@ -1,0 +1,146 @@
+"""A worker: a process that takes up one trial after the other and trains it, until there is nothing left to do."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection, wait
+from typing import NoReturn
+
+from optuna.trial import TrialState
+
+from sparseopt.lab.cli import INTERRUPTED, UserError
+from sparseopt.lab.place import settle
+from sparseopt.lab.rundir import InUse
+from sparseopt.lab.sweep.job import Job, worker_name
+from sparseopt.lab.sweep.messages import CannotWork, Refused, Sender
+from sparseopt.lab.sweep.pulse import Pulse
+from sparseopt.lab.sweep.trials import RUNNING, WAITING, Claim, Lost, Trials
+from sparseopt.lab.train import train
+from sparseopt.lab.trainer import Diverged
+
+log = logging.getLogger(__name__)
+
+CANNOT_WORK = 2
+IDLE_SECONDS = 2.0
+
+
+def work(job: Job, token: str, pipe: Connection) -> None:
+    """The life of a worker process: its exit code is 0 if nothing is left to do, 130 if it was told to stop."""
+    os.setpgrp()  # Ctrl-C is for the parent, which lets every worker save and stop
+    sender = Sender(pipe)
+    logging.basicConfig(handlers=[sender], level=logging.WARNING, force=True)
+    signal.signal(signal.SIGTERM, _stop)
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    try:
+        Worker(job, worker_name(os.getpid(), token), sender).run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except UserError as error:
+        sender.send(CannotWork(str(error)))
+        sys.exit(CANNOT_WORK)
+
+
+class Worker:
+    """Takes up trials under its name."""
+
+    def __init__(self, job: Job, name: str, sender: Sender) -> None:
+        self.job, self.name, self.sender = job, name, sender
+        self.patience = job.database.patience
+        self.device = settle(job.place)
+        self.trials = self.patience(lambda: Trials(job.database, job.name, job.plan))
+        self.refused: set[int] = set()
+        """Trials that cannot be trained here, and wait for another worker, or for the cause to be removed."""
+
+    def run(self) -> None:
+        """Work until every trial has ended or is refused; while others work on the last ones, be ready to take over."""
+        while states := self.patience(self._unfinished):
+            claim = self.patience(self._claim) if WAITING in states else None
+            if claim is not None:
+                self._take_up(claim)
+            else:
+                time.sleep(min(IDLE_SECONDS, self.job.heartbeat))
+
+    def _unfinished(self) -> set[TrialState]:
+        """The states of the trials that this worker may still be needed for."""
+        states = {trial.state for trial in self.trials.all() if trial._trial_id not in self.refused}
+        return states & {WAITING, RUNNING}
+
+    def _claim(self) -> Claim | None:
+        return self.trials.claim(self.name, self.job.seat, self.refused)
+
+    def _take_up(self, claim: Claim) -> None:
+        """Train, and tell the study what came of it; whatever happens, the trial does not stay behind."""
+        try:
+            self._train(claim)
+        except Lost:
+            log.warning("%s is now trained by another worker", claim.config.run_name)
+        except InUse as error:
+            log.info("%s", error)
+            self._give_back(claim)
+            time.sleep(self.job.heartbeat)
+        except Diverged as error:
+            self._fail(claim, str(error))
+        except KeyboardInterrupt:
+            self._stop_at(claim)
+        except UserError as error:
+            if error.exit_code == INTERRUPTED:
+                self._stop_at(claim)
+            self._refuse(claim, str(error))
+        except Exception as error:
+            self._fail(claim, f"{type(error).__name__}: {error}")
+            log.error("%s failed\n%s", claim.config.run_name, traceback.format_exc())
+
+    def _train(self, claim: Claim) -> None:
+        job = self.job
+        with Pulse(self.trials, claim, job.heartbeat) as pulse:
+            summary = train(
+                *(claim.config, job.run_dir(claim.config.run_name)),
+                data_dir=job.place.data_dir,
+                device=self.device,
+                observers=[pulse],
+                checkpoint_seconds=job.place.checkpoint_seconds,
+                accelerate=job.place.accelerate,
+            )
+            accuracies = {row["epoch"]: row["test_accuracy"] for row in summary.rows}
+            seconds = summary.result["seconds"]
+            self.patience(lambda: self.trials.complete(claim, accuracies, seconds))
+
+    def _fail(self, claim: Claim, reason: str) -> None:
+        try:
+            self.patience(lambda: self.trials.fail(claim, reason))
+        except Lost:
+            log.warning("%s is now trained by another worker", claim.config.run_name)
+
+    def _give_back(self, claim: Claim) -> None:
+        self.patience(lambda: self.trials.give_back(claim.trial_id, claim.worker))
+
+    def _refuse(self, claim: Claim, reason: str) -> None:
+        self._give_back(claim)
+        self.refused.add(claim.trial_id)
+        self.sender.send(Refused(claim.config.run_name, reason))
+
+    def _stop_at(self, claim: Claim) -> NoReturn:
+        """The run is saved; if the database is away as well, others will see that nobody works on it."""
+        self.patience.hurry()
+        try:
+            self._give_back(claim)
+        except UserError as error:
+            log.warning("%s could not be given back: %s", claim.config.run_name, error)
+        raise KeyboardInterrupt
+
+
+def _stop(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _stop_with_parent() -> None:
+    """Whoever started the worker is gone: save and stop, as if it had said so."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,93 @@
+"""The verdict says what the seeds support, and no more."""
+
+from collections.abc import Callable
+
+from sparseopt.lab.reproduce.grid import Arm, Grid
+from sparseopt.lab.reproduce.outcomes import Outcomes
+from sparseopt.lab.reproduce.targets import TARGETS
+from sparseopt.lab.reproduce.verdict import verdict
+
+AtScale = Callable[..., Grid]
+OutcomesOf = Callable[..., Outcomes]
+OURS, BASE = Arm("layer"), Arm("none")
+SMALL = {"epochs": (20,), "sparsities": (0.97,), "ham": False}
+
+
+def test_a_supported_gain_is_claimed_with_its_cell(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:
+    grid = at_scale(TARGETS["table-cifar100-set"], **SMALL)
+    (told,) = verdict(outcomes_of(grid, {OURS: [54.0, 56.2, 50.4], BASE: [53.0, 55.0, 49.0]}))
+    assert "showed in 1 of 1 cell by the mean over seeds" in told
+    assert "lies above 0 in 1 (97% SET 20 epochs) and below 0 in 0: that much is claimed, no more." in told
+    assert "by chance" not in told
+
+
+def test_a_loss_is_claimed_as_well(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:
+    grid = at_scale(TARGETS["table-cifar100-set"], **SMALL)
+    (told,) = verdict(outcomes_of(grid, {BASE: [54.0, 56.2, 50.4], OURS: [53.0, 55.0, 49.0]}))
+    assert "showed in 0 of 1 cell" in told
+    assert "above 0 in 0 and below 0 in 1 (97% SET 20 epochs)" in told
+
+
+def test_nothing_is_claimed_of_unclear_seeds_or_of_one(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:
+    grid = at_scale(TARGETS["table-cifar100-set"], **SMALL | {"epochs": (20, 40)})
+    (told,) = verdict(outcomes_of(grid, {OURS: [55.0, 55.0, 50.0], BASE: [53.0, 55.0, 49.0]}))
+    assert "showed in 2 of 2 cells" in told
+    assert "no difference is claimed" in told
+    assert "of 2 cells without any effect, 0.1 would be expected to leave 0 out by chance" in told
+    (told,) = verdict(outcomes_of(grid, {OURS: [60.0], BASE: [50.0]}))
+    assert "One seed has no interval, so nothing is claimed." in told
+
+
+def test_the_training_loss_is_judged_the_other_way_round(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:
+    grid = at_scale(TARGETS["table-cifar100-set"], **SMALL)
+    same = {OURS: [50.0, 51.0, 52.0], BASE: [50.0, 51.0, 52.0]}
+    (told,) = verdict(outcomes_of(grid, same, {OURS: [0.9, 1.76, 0.86], BASE: [1.0, 2.0, 1.0]}))
+    assert "showed in 0 of 1 cell" in told  # equal is not above
+    assert "lower in 1 of 1, with an interval below 0 in 1 and above 0 in 0" in told
+
+
+def test_both_readings_and_ham_are_judged_against_their_own_baseline(
+    at_scale: AtScale, outcomes_of: OutcomesOf
+) -> None:
+    grid = at_scale(
+        TARGETS["table-cifar100-set"], **SMALL | {"ham": True, "corrections": ("none", "layer", "global")}
+    )
+    measured = {
+        OURS: [50.0, 51.2],
+        Arm("global"): [48.0, 49.1],
+        Arm("layer", ham=True): [40.0, 41.1],
+        BASE: [49.0, 50.0],
+        Arm("none", ham=True): [45.0, 46.0],
+    }
+    told = verdict(outcomes_of(grid, measured))
+    assert [sentence.split(",")[0] for sentence in told] == [
+        "SparseOpt against the baseline",
+        "SparseOpt (global) against the baseline",
+        "SparseOpt w/ HAM against the baseline w/ HAM",
+    ]
+    assert ["1 of 1" in sentence.split("by the mean")[0] for sentence in told] == [True, False, False]
+
+
+def test_a_renormalised_table_says_what_step_size_alone_brings(
+    at_scale: AtScale, outcomes_of: OutcomesOf
+) -> None:
+    grid = at_scale(TARGETS["table-cifar100-set-renorm"], **SMALL)
+    measured = {
+        OURS: [33.0, 34.1],
+        BASE: [21.0, 22.0],
+        Arm("none", lr_factor=2.0): [25.0, 26.1],
+        Arm("none", lr_factor=4.0): [30.0, 31.1],
+    }
+    told = verdict(outcomes_of(grid, measured))
+    assert told[-1] == (
+        "Step size alone: the baseline with 2 or 4 times the learning rate, whichever is better in the cell, gains +9.05 "
+        "points over the baseline, SparseOpt +12.05, mean over 1 cell; in 0 of 1 the larger rate gains as much as the "
+        "correction, or more."
+    )
+    measured[Arm("none", lr_factor=4.0)] = [40.0, 41.1]
+    assert "in 1 of 1 the larger rate gains as much" in verdict(outcomes_of(grid, measured))[-1]
+
+
+def test_without_pairs_there_is_no_verdict(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:
+    grid = at_scale(TARGETS["table-cifar100-set"], **SMALL)
+    assert "nothing to compare" in verdict(outcomes_of(grid, {BASE: [50.0]}))[0]

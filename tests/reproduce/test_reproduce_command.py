@@ -37,7 +37,7 @@ def known(digits: Target) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder after the whole command: two rows, two seeds, real training."""
-    out = tmp_path_factory.mktemp("reproduced")
+    out = tmp_path_factory.mktemp("reproduced") / "new"
     assert main(["table-digits", "--seeds", "2", "--out", str(out), "--threads", "1"]) == 0
     return out
 

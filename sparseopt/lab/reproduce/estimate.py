@@ -93,7 +93,7 @@ def _version(trainer: Trainer) -> int | None:
 
 
 def _evaluation(experiment: Experiment) -> float:
-    """The seconds of one evaluation, from its first batch."""
+    """The seconds of one evaluation, from its first batch, which has been loaded before."""
     first = FirstTestBatch(experiment.data)
     since = time.perf_counter()
     evaluate(replace(experiment, data=first))

@@ -59,6 +59,7 @@ class Database:
 
     def require(self) -> None:
         """Refuse a database that cannot be reached now: at the beginning, it is rather a wrong URL than an outage."""
+        self._make_folder()
         try:
             inspect(self._engine).get_table_names()
         except DBAPIError as error:
@@ -92,12 +93,19 @@ class Database:
     @contextlib.contextmanager
     def _file_locked(self) -> Iterator[None]:
         path = Path(f"{self.url.database}.lock")
+        self._make_folder()
         with told_simply(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
             lock = path.open("a")
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    def _make_folder(self) -> None:
+        """A study in a file may be the first thing in its folder."""
+        if self.url.get_backend_name() == "sqlite":
+            folder = Path(str(self.url.database)).parent
+            with told_simply(folder):
+                folder.mkdir(parents=True, exist_ok=True)
 
     @cached_property
     def _engine(self) -> Engine:

@@ -137,6 +137,8 @@ class Sweep:
             return optuna.load_study(study_name=self.name, storage=self._database.storage).trials
         except KeyError:
             return []
+        finally:
+            self._database.close()
 
     def count(self, state: TrialState) -> int:
         return sum(trial.state == state for trial in self.trials())

@@ -1,10 +1,10 @@
 """Sparse kernels for the CPU: training and inference that are faster because the network is sparse."""
 
-from sparseopt.kernels.accelerated import Unsupported, accelerate, restore
+from sparseopt.kernels.accelerated import Unsupported, accelerate, accelerated_layers, restore
 from sparseopt.kernels.build import BuildError
 from sparseopt.kernels.file import load, save
 from sparseopt.kernels.inference import Engine, compile_inference
-from sparseopt.kernels.measured import Choice, accelerate_where_faster, measure
+from sparseopt.kernels.measured import Choice, accelerate_where_faster, faster_layers, measure
 
 __all__ = [
     "BuildError",
@@ -13,7 +13,9 @@ __all__ = [
     "Unsupported",
     "accelerate",
     "accelerate_where_faster",
+    "accelerated_layers",
     "compile_inference",
+    "faster_layers",
     "load",
     "measure",
     "restore",

@@ -1,7 +1,7 @@
 """`accelerate`: the same model, the same parameters, on sparse kernels."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import torch
@@ -27,14 +27,17 @@ BREAK_EVEN = 0.5  # sparsity of a piece below which dense kernels are as fast
 DENSE_STEPS = 10  # steps in a row that need the dense gradient, after which the log says so
 
 
-def accelerate(model: Model, topology: Topology, *, break_even: float = BREAK_EVEN) -> Model:
+def accelerate(
+    model: Model, topology: Topology, *, break_even: float = BREAK_EVEN, layers: Collection[str] | None = None
+) -> Model:
     """Run the model's sparse layers on sparse CPU kernels, in training and in evaluation.
 
     The model is changed in place and returned: same class, parameters, buffers and `state_dict`; only its `forward` goes
     another way. Where the kernels cannot help (no compiler, parameters on a GPU, a model that cannot be traced) it is returned
     as it was, and the log says why. `restore` undoes it; copies of the model are ordinary dense ones.
 
-    Layers that can run together stay together; a group whose share of zeros is below `break_even` stays dense.
+    Layers that can run together stay together; a group whose share of zeros is below `break_even` stays dense. With `layers`,
+    names such as `accelerated_layers` gives, exactly the groups of these layers run on the kernels.
 
     >>> import torch, sparseopt as so
     >>> from torch import nn
@@ -44,7 +47,22 @@ def accelerate(model: Model, topology: Topology, *, break_even: float = BREAK_EV
     >>> model(torch.zeros(32, 784)).shape
     torch.Size([32, 10])
     """
-    return install(model, topology, lambda piece: sparsity(piece, topology) >= break_even)
+    if layers is None:
+        return install(model, topology, lambda piece: sparsity(piece, topology) >= break_even)
+    if not layers:
+        restore(model)
+        return model
+    return install(model, topology, lambda piece: set(layers_of(piece)) <= set(layers))
+
+
+def accelerated_layers(model: nn.Module) -> tuple[str, ...]:
+    """The names of the layers that run on the kernels; none if the model is not accelerated."""
+    forward = model.__dict__.get("forward")
+    return forward.layers() if isinstance(forward, SparseForward) else ()
+
+
+def layers_of(piece: SparsePiece) -> tuple[str, ...]:
+    return tuple(name.removesuffix(".weight") for name, _ in piece.weights())
 
 
 def install(model: Model, topology: Topology, accept: Accept) -> Model:
@@ -110,6 +128,10 @@ class SparseForward:
         # A copy has masks of its own or none: it goes the way of its class.
         return getattr, (self.model, "forward")
 
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that run on the kernels."""
+        return tuple(name for piece in self._pieces() for name in layers_of(piece))
+
     def pieces(self) -> int:
         """Number of parts of the network that run on the kernels."""
         return len(self._pieces())
@@ -119,8 +141,7 @@ class SparseForward:
         return [each for each in program.children() if isinstance(each, SparsePiece)]
 
     def __repr__(self) -> str:
-        layers = sum(len(piece.weights()) for piece in self._pieces())
-        return f"{type(self.model).__name__}: {layers} layers in {self.pieces()} pieces on sparse kernels"
+        return f"{type(self.model).__name__}: {len(self.layers())} layers in {self.pieces()} pieces on sparse kernels"
 
 
 def build(model: nn.Module, topology: Topology, accept: Accept) -> GraphModule:

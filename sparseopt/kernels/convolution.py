@@ -156,7 +156,7 @@ class Norm:
         offset.copy_((0 if module.bias is None else module.bias.detach()) + (middle - mean) * gamma)
 
     def backward(self, sums: Tensor) -> tuple[Tensor, dict[Tensor, Tensor]]:
-        """From the sums of g and g * z: the coefficients of dz = a g + b (z - mean) + c, and the gradients of the parameters."""
+        """From the sums of g and g * (z - mean): the coefficients of dz, and the gradients of the parameters."""
         coefficients = zeros(4, self.conv.channels)
         bias, module = self.conv.module.bias, self.module
         if module is None:

@@ -11,7 +11,6 @@ NAMES = (
     "conv_backward",
     "batch_norm_forward",
     "batch_norm_backward",
-    "infer",
     "scatter",
     "pack",
     "unpack",

@@ -1,17 +1,34 @@
-"""`accelerate_where_faster`: measure every group of layers on a real batch, dense and sparse, and keep what is faster."""
+"""`accelerate_where_faster`: measure every group of layers on a real batch, dense and sparse, and keep what is faster.
+
+A group is measured by itself, forward and backward, on the values it gets in the network; then the whole network with the groups
+that won is measured against the dense one, because a group that is fast by itself may still cost others their place in the cache.
+Dense and sparse take turns, and medians count. The network trains on as if nothing had happened: the choice alone may differ from
+one measurement to the next, so whoever wants to repeat a run keeps it (`accelerated_layers`).
+"""
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_leaves
 
-from sparseopt.kernels.accelerated import SparsePiece, Unsupported, install, restore, trace, training_pieces
+from sparseopt.kernels.accelerated import (
+    SparsePiece,
+    Unsupported,
+    accelerate,
+    build,
+    layers_of,
+    restore,
+    trace,
+    training_pieces,
+)
 from sparseopt.kernels.build import BuildError, operators
 from sparseopt.kernels.rewrite import Piece, extract
 from sparseopt.topology import Topology
@@ -20,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 
-REPEATS = 3
+REPEATS = 7
+PATIENCE = 10.0  # seconds for one comparison, after which three repeats are enough
 
 
 @dataclass(frozen=True)
@@ -37,8 +55,11 @@ class Choice:
 
     def __str__(self) -> str:
         names = self.layers[0] if len(self.layers) == 1 else f"{self.layers[0]} to {self.layers[-1]}"
+        return f"{names}: {self.verdict()}"
+
+    def verdict(self) -> str:
         chosen = "sparse" if self.faster else "dense"
-        return f"{names}: {chosen}, {self.dense:.1f} ms dense, {self.sparse:.1f} ms sparse"
+        return f"{chosen}, {self.dense:.1f} ms dense, {self.sparse:.1f} ms sparse"
 
 
 def accelerate_where_faster(model: Model, topology: Topology, *example: Any) -> Model:
@@ -46,17 +67,26 @@ def accelerate_where_faster(model: Model, topology: Topology, *example: Any) -> 
 
     The log says what was chosen and why. The model's parameters, buffers and gradients are as before.
     """
+    return accelerate(model, topology, layers=faster_layers(model, topology, *example))
+
+
+def faster_layers(model: nn.Module, topology: Topology, *example: Any) -> tuple[str, ...]:
+    """The layers that are faster on the kernels, as the network trains on the example; the log says why."""
     restore(model)
     try:
         operators()
         choices = measure(model, topology, *example)
     except (BuildError, Unsupported) as reason:
         logger.warning("not accelerated: %s", reason)
-        return model
+        return ()
     for choice in choices:
         logger.info("%s", choice)
-    faster = {choice.layers for choice in choices if choice.faster}
-    return install(model, topology, lambda piece: layers_of(piece) in faster)
+    layers = tuple(name for choice in choices if choice.faster for name in choice.layers)
+    if not layers:
+        return ()
+    whole = measure_network(model, topology, layers, *example)
+    logger.info("the whole network: %s", whole.verdict())
+    return layers if whole.faster else ()
 
 
 def measure(model: nn.Module, topology: Topology, *example: Any) -> list[Choice]:
@@ -67,30 +97,41 @@ def measure(model: nn.Module, topology: Topology, *example: Any) -> list[Choice]
         seen = Recorder(traced, {node for piece in pieces.values() for node in piece.inputs})
         with torch.no_grad():
             seen.run(*example)
-        return [compare(traced, sparse, piece, seen.values) for sparse, piece in pieces.items()]
+        return [compare_piece(traced, sparse, piece, seen.values) for sparse, piece in pieces.items()]
 
 
-def compare(
+def measure_network(model: nn.Module, topology: Topology, layers: Collection[str], *example: Any) -> Choice:
+    """Time the model as it is, and with these layers on the kernels."""
+    program = build(model, topology, lambda piece: set(layers_of(piece)) <= set(layers))
+    with untouched(model):
+        return compare(tuple(layers), model, program, example)
+
+
+def compare_piece(
     traced: GraphModule, sparse: SparsePiece, piece: Piece[Any], values: dict[Node, Tensor]
 ) -> Choice:
-    dense = extract(traced, piece)
     inputs = [values[node].detach().requires_grad_(node.op != "placeholder") for node in piece.inputs]
-    times = {dense: [], sparse: []}
-    for _ in range(1 + REPEATS):
+    return compare(layers_of(sparse), extract(traced, piece), sparse, inputs)
+
+
+def compare(layers: tuple[str, ...], dense: nn.Module, sparse: nn.Module, inputs: Sequence[Any]) -> Choice:
+    """Call both in turn; the first round, which compiles and allocates, does not count."""
+    times: dict[nn.Module, list[float]] = {dense: [], sparse: []}
+    start = time.perf_counter()
+    for repeat in range(1 + REPEATS):
         for module, measured in times.items():
             measured.append(milliseconds(module, inputs))
-    return Choice(layers_of(sparse), min(times[dense][1:]), min(times[sparse][1:]))
+        if repeat >= 3 and time.perf_counter() - start > PATIENCE:
+            break
+    return Choice(layers, median(times[dense][1:]), median(times[sparse][1:]))
 
 
-def milliseconds(module: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor]) -> float:
+def milliseconds(module: nn.Module, inputs: Sequence[Any]) -> float:
     start = time.perf_counter()
-    outputs = module(*inputs)
+    found = module(*inputs)
+    outputs = [each for each in tree_leaves(found) if isinstance(each, Tensor) and each.requires_grad]
     torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
     return (time.perf_counter() - start) * 1e3
-
-
-def layers_of(piece: SparsePiece) -> tuple[str, ...]:
-    return tuple(name.removesuffix(".weight") for name, _ in piece.weights())
 
 
 class Recorder(Interpreter):

@@ -206,6 +206,7 @@ class Run:
             x,
             border,
             self.z[activation.main],
+            self.norms[activation.main].affine,
             self.samples,
             self.sums[activation],
         )
@@ -247,7 +248,9 @@ class Run:
             return self.sums[activation]
         sums = torch.empty_like(self.sums[activation])
         g, border = self.g[activation], self.g_shapes[activation].border
-        self.ops.finish_gradient(g, border, None, 0, self.z[conv], self.samples, sums)
+        self.ops.finish_gradient(
+            g, border, None, 0, self.z[conv], self.norms[conv].affine, self.samples, sums
+        )
         return sums
 
     def _input(self, activation: Activation) -> tuple[Any, ...]:
@@ -262,7 +265,7 @@ class Run:
         activation = conv.input
         if not self._last_share(activation):
             to, accumulate = self._gradient(activation)
-            return (to, self.g_shapes[activation].border, accumulate, None, 0, 0, False, None)
+            return (to, self.g_shapes[activation].border, accumulate, *PLAIN)
         summed = self.plan.summed_in[activation]
         fused = summed[0] if len(summed) == 1 and self._same_step(summed[0], conv) else None
         if fused is None:
@@ -279,10 +282,11 @@ class Run:
             to, accumulate = self.g[activation], False
         else:
             to, accumulate = self._gradient(activation)
-        z = None if activation.main is None else self.z[activation.main]
-        if z is not None:
+        z = norm = None
+        if activation.main is not None:
+            z, norm = self.z[activation.main], self.norms[activation.main].affine
             self.sums[activation] = doubles(2, activation.channels)
-        return (to, self.g_shapes[activation].border, accumulate, *shortcut, activation.relu, z)
+        return (to, self.g_shapes[activation].border, accumulate, *shortcut, activation.relu, z, norm)
 
     def _last_share(self, activation: Activation) -> bool:
         """Whether nothing is missing from an activation's gradient but what the convolution at hand and finished sums add."""
@@ -332,7 +336,8 @@ def check_sum(size: tuple[int, int], added: Shape, stride: int) -> None:
         )
 
 
-NOWHERE = (None, 0, False, None, 0, 0, False, None)
+PLAIN = (None, 0, 0, False, None, None)  # neither a shortcut's share, nor a ReLU, nor sums
+NOWHERE = (None, 0, False, *PLAIN)
 
 
 def _sizes(shape: Shape) -> tuple[int, int, int, int]:

@@ -4,6 +4,7 @@ This is how the library is used on any network: `sparsify`, wrap the optimizer, 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,8 +70,12 @@ def build(
     data_dir: Path | None = None,
     ranks: Ranks = ALONE,
     accelerate: Accelerate = "off",
+    on_kernels: Sequence[str] | None = None,
 ) -> Experiment:
-    """Load the data and make the network, its masks and its optimizer, all decided by the configuration."""
+    """Load the data and make the network, its masks and its optimizer, all decided by the configuration.
+
+    `on_kernels` are the layers that `accelerate="auto"` chose before, when the run is to go on as it began.
+    """
     device = device or torch.device("cpu")
     data = pipeline(
         *(config.data, config.batch_size),
@@ -96,7 +101,7 @@ def build(
         *(config.warmup_lr, config.peak_lr, config.final_lr),
     )
     if topology is not None:
-        put_on_kernels(accelerate, model, topology, data)
+        put_on_kernels(accelerate, model, topology, data, ranks, on_kernels)
     forward = model if ranks.size == 1 else DistributedDataParallel(model)
     return Experiment(config, data, model, topology, optimizer, schedule, device, forward, ranks)
 

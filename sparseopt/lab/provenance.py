@@ -32,7 +32,7 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What may change the bits and is not as it was recorded, if it was: `torch was 2.12, is 2.13`."""
     old = {**before.get("versions", {}), **before}
     new = {**now["versions"], **now}
-    decisive = ("sparseopt", "torch", "device", "processor", "threads", "ranks", "accelerate")
+    decisive = ("sparseopt", "torch", "device", "processor", "threads", "ranks", "accelerate", "on_kernels")
     return [
         f"{name} was {old[name]}, is {new[name]}"
         for name in decisive

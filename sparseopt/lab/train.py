@@ -22,6 +22,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+import sparseopt as so
 from sparseopt.lab.acceleration import Accelerate
 from sparseopt.lab.cli import INTERRUPTED, UserError
 from sparseopt.lab.configfile import read_config
@@ -79,7 +80,14 @@ def train(
         result = ranks.first_does(lambda: _claim(run, config, held))
         if result is not None:
             return Summary(config, run.metrics(), result, None)
-        experiment = build(config, device=device, data_dir=data_dir, ranks=ranks, accelerate=accelerate)
+        experiment = build(
+            config,
+            device=device,
+            data_dir=data_dir,
+            ranks=ranks,
+            accelerate=accelerate,
+            on_kernels=ranks.first_does(lambda: _on_kernels(run)),
+        )
         if ranks.first:
             _record(run, experiment, accelerate)
         return _train_in(run, experiment, observers, checkpoint_seconds)
@@ -130,7 +138,13 @@ def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, 
         **environment(experiment.device),
         "ranks": experiment.ranks.size,
         "accelerate": accelerate,
+        "on_kernels": list(so.kernels.accelerated_layers(experiment.model)),
     }
+
+
+def _on_kernels(run: RunDir) -> list[str] | None:
+    """The layers that ran on the sparse kernels when the run began; None if it has not begun."""
+    return read_json(run.config_file).get("on_kernels") if run.config_file.exists() else None
 
 
 def _record(run: RunDir, experiment: Experiment, accelerate: Accelerate) -> None:

@@ -1,6 +1,7 @@
 """Frozen engines give what the model in evaluation mode gives."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -90,3 +91,61 @@ def test_batch_norm_without_running_statistics_cannot_be_folded() -> None:
     topology = so.sparsify(model, 0.8)
     with pytest.raises(ValueError, match=r"behind '0\.weight' has no running statistics"):
         so.compile_inference(model, topology)
+
+
+@pytest.mark.parametrize("batch", [1, 9])
+def test_classifiers_behind_the_mean(batch: int) -> None:
+    """One reads a flattened mean, two a mean of their own, and one a mean that somebody else reads too."""
+
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.pool = nn.Conv2d(3, 12, 3, padding=1), nn.AdaptiveAvgPool2d(1)
+            self.a, self.b, self.c = nn.Linear(12, 5), nn.Linear(12, 7, bias=False), nn.Linear(12, 3)
+            self.d = nn.Linear(12, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.conv(x))
+            mean = x.mean((2, 3))
+            own = [self.a(torch.flatten(self.pool(x), 1)), self.b(x.mean((2, 3))), self.c(x.mean((-1, -2)))]
+            return torch.cat([*own, self.d(mean), mean], 1)
+
+    torch.manual_seed(0)
+    model = Heads()
+    engine = so.compile_inference(model, so.sparsify(model, 0.7, distribution="uniform"))
+    assert agree(engine, model, torch.randn(batch, 3, 9, 9))
+    assert [node.target for node in engine.program.graph.nodes if node.op == "call_module"][1:] == ["d"]
+
+
+def test_engines_can_be_copied_and_shared_by_threads() -> None:
+    torch.manual_seed(0)
+    model = CifarResNet(8, 10, width=0.5)
+    engine = so.compile_inference(model, so.sparsify(model, 0.8))
+    images = [torch.randn(1, 3, 16, 16) for _ in range(20)]
+    expected = [engine(image) for image in images]
+    assert torch.equal(copy.deepcopy(engine)(images[0]), expected[0])
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(engine, images))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding"),
+    [
+        ((3, 9), 3, 1, 1),
+        ((1, 5), 1, 1, 0),
+        ((40, 6), 7, 2, 3),
+        ((13, 6), 5, 1, 0),
+        ((9, 4), 2, 2, 0),
+        ((5, 5), 5, 1, 4),
+    ],
+)
+def test_bands_of_any_height_and_kernel(
+    size: tuple[int, int], kernel: int, stride: int, padding: int
+) -> None:
+    torch.manual_seed(0)
+    first = nn.Conv2d(3, 9, kernel, stride, padding)
+    model = nn.Sequential(first, nn.ReLU(), nn.Conv2d(9, 9, 1), nn.ReLU(), nn.Conv2d(9, 4, 3, padding=1))
+    engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
+    for batch in (1, 2, 5, 16):
+        assert agree(engine, model, torch.randn(batch, 3, *size))

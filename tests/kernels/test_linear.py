@@ -13,12 +13,15 @@ Check = Callable[..., None]
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9, 0.99])
 @pytest.mark.parametrize("batch", [1, 7, 16, 33, 128])
-def test_gradients_are_those_of_the_masked_dense_chain(check: Check, batch: int, sparsity: float) -> None:
+def test_gradients_are_those_of_the_masked_dense_chain(
+    check_every_tensor: Check, batch: int, sparsity: float
+) -> None:
     torch.manual_seed(batch)
     model = nn.Sequential(
         nn.Linear(30, 50), nn.ReLU(), nn.Linear(50, 40, bias=False), nn.ReLU(), nn.Linear(40, 10)
     )
-    check(model, so.sparsify(model, sparsity, distribution="uniform"), torch.randn(batch, 30))
+    topology = so.sparsify(model, sparsity, distribution="uniform")
+    check_every_tensor(model, topology, *torch.randn(5, batch, 30))
 
 
 def test_chains_that_end_in_relu_and_neurons_without_inputs(check: Check) -> None:

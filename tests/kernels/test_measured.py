@@ -37,15 +37,44 @@ def test_only_what_is_faster_is_kept(
     monkeypatch.setattr(
         measured,
         "compare",
-        lambda _, sparse, *__: so.kernels.Choice(
-            measured.layers_of(sparse), 2.0, 1.0 if measured.layers_of(sparse)[0] in faster else 3.0
-        ),
+        lambda layers, *_: so.kernels.Choice(layers, 2.0, 1.0 if layers[0] in faster else 3.0),
     )
     model, topology = resnet()
     so.kernels.accelerate_where_faster(model, topology, torch.randn(8, 3, 12, 12))
     assert isinstance(model.forward, SparseForward)
     assert f"{layers} layers" in str(model.forward)
     assert ("fc: sparse, 2.0 ms dense, 1.0 ms sparse" in caplog.text) == ("fc" in faster)
+
+
+def test_what_was_chosen_is_told_and_can_be_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "compare", lambda layers, *_: so.kernels.Choice(layers, 2.0, 1.0))
+    model, topology = resnet()
+    so.kernels.accelerate_where_faster(model, topology, torch.randn(8, 3, 12, 12))
+    layers = so.kernels.accelerated_layers(model)
+    assert len(layers) == 10
+    again, topology = resnet()
+    assert so.kernels.accelerated_layers(again) == ()
+    so.accelerate(again, topology, layers=layers)
+    assert so.kernels.accelerated_layers(again) == layers
+    so.accelerate(again, topology, layers=["fc"])
+    assert so.kernels.accelerated_layers(again) == ("fc",)
+    so.accelerate(again, topology, layers=())
+    assert "forward" not in again.__dict__
+
+
+def test_groups_that_win_alone_and_lose_together_stay_dense(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(
+        measured,
+        "compare",
+        lambda layers, *_: so.kernels.Choice(layers, 2.0, 3.0 if len(layers) == 10 else 1.0),
+    )
+    model, topology = resnet()
+    so.kernels.accelerate_where_faster(model, topology, torch.randn(8, 3, 12, 12))
+    assert "the whole network: dense, 2.0 ms dense, 3.0 ms sparse" in caplog.text
+    assert "forward" not in model.__dict__
 
 
 def test_a_model_that_is_faster_dense_stays_dense(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ USER = "sparseopt"
 SETTINGS = ["--epochs", "3", "--batch-size", "400", "--hidden", "16", "--every", "4", "--sparsity", "0.8"]
 # A checkpoint after every step: the runs are slow enough to be hit, and have something to go on from.
 SMALL = [*SETTINGS, "--method", "set", "--threads", "1", "--checkpoint-seconds", "0"]
-QUICK_DEATHS = ["--heartbeat", "0.5", "--dead-after", "4"]
+QUICK_DEATHS = ["--heartbeat", "0.5", "--dead-after", "8"]
 
 
 class Server:
@@ -137,6 +137,8 @@ class Sweep:
             return optuna.load_study(study_name=self.name, storage=self._database.storage).trials
         except KeyError:
             return []
+        finally:
+            self._database.close()
 
     def count(self, state: TrialState) -> int:
         return sum(trial.state == state for trial in self.trials())

@@ -65,6 +65,7 @@ def test_two_of_three_workers_die_and_are_replaced(
             time.sleep(moments.uniform(0, 0.3))
             os.kill(min(busy), signal.SIGKILL)
             victims.add(min(busy))
+        time.sleep(0.1)
         assert command.process.poll() is None, command.output
     assert command.end() == 0, command.output
     assert command.output.count("died (SIGKILL); another one takes its place") == 2

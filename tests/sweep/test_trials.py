@@ -2,7 +2,7 @@
 
 import multiprocessing
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,11 @@ def search_plan(*options: str, trials: int, base: Config = BASE) -> Search:
 
 
 @pytest.fixture
-def join(storage: str) -> Callable[..., Trials]:
+def join(storage: str) -> Iterator[Callable[..., Trials]]:
     """Opens a study of its own with a plan; called again, joins it."""
     database, name = Database(storage), f"study {secrets.token_hex(4)}"
-    return lambda plan: Trials.open(database, name, plan)
+    yield lambda plan: Trials.open(database, name, plan)
+    database.close()
 
 
 def test_a_trial_is_claimed_by_one_worker_and_ends_once(join: Callable[..., Trials]) -> None:
@@ -113,10 +114,10 @@ def test_a_study_that_all_open_at_once_has_every_point_once(storage: str) -> Non
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    runs = [
-        trial.user_attrs["run"]
-        for trial in optuna.load_study(study_name=name, storage=Database(storage).storage).trials
-    ]
+    database = Database(storage)
+    trials = optuna.load_study(study_name=name, storage=database.storage).trials
+    database.close()
+    runs = [trial.user_attrs["run"] for trial in trials]
     assert len(runs) == len(set(runs)) == 12
 
 

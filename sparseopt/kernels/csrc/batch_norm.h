@@ -1,9 +1,10 @@
 // Batch norm, as the few numbers a channel that the convolutions apply.
 //
 //   forward   x = (z - mean) * scale + bias            scale = gamma / std, bias = beta
-//   backward  dz = a * g + b * (z - mean) + c          from sum g and sum g z over the batch
+//   backward  dz = a * g + b * (z - mean) + c          from sum g and sum g (z - mean) over the batch
 //
-// The means are rounded to single precision; what that costs is put into bias and c.
+// The numbers are rounded to single precision; what that costs is put into bias and c. So dz adds up to zero over the batch, as it
+// should, with the a and b that are applied: gradients below are sums in which little else is left.
 //
 // z is stored minus a shift near its mean (see conv_forward.h); `mean` here is the mean of what is stored.
 #pragma once
@@ -41,12 +42,14 @@ inline void batch_norm_backward(int channels, int64_t count, const double* sums,
                                 float* coefficients, float* gradients) {
   for (int c = 0; c < channels; ++c) {
     const double mean = moments[c], inverse = moments[channels + c], scale = (gamma ? gamma[c] : 1.0) * inverse;
-    const double sum = sums[c], product = (sums[channels + c] - mean * sum) * inverse;
+    const float rounded = float(mean);  // what the sums were taken with
+    const double sum = sums[c], product = (sums[channels + c] + (rounded - mean) * sum) * inverse;
     const double slope = -scale * product * inverse / count;
     coefficients[c] = float(scale);
     coefficients[channels + c] = float(slope);
-    coefficients[3 * channels + c] = float(mean);
-    coefficients[2 * channels + c] = float(-scale * sum / count + slope * (coefficients[3 * channels + c] - mean));
+    coefficients[3 * channels + c] = rounded;
+    coefficients[2 * channels + c] =
+        float(-coefficients[c] * sum / count + coefficients[channels + c] * (rounded - mean));
     gradients[c] = float(product);
     gradients[channels + c] = float(sum);
   }

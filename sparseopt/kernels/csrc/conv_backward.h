@@ -43,7 +43,8 @@ struct InputGradient {
   View shortcut;        // gradient of a residual sum that reads the same input, subsampled by the layer's stride
   int shortcut_offset;  // its channel for the input's channel 0
   bool relu;            // the input is behind a ReLU: nothing passes where it is zero
-  View z;               // the z behind the input: sums of g and g * z are gathered; no origin: not wanted
+  View z;               // the z behind the input: sums of g and g * (z - mean) are gathered; no origin: not wanted
+  const float* mean;    // of that z, one a channel
 };
 
 // The input itself: rows that were kept, or z to make them from again.
@@ -113,10 +114,11 @@ SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTi
     for (int j = 0; j < TW; ++j) store(to + j * S * kLanes, acc[j]);
     if (!tile.z) continue;
     Vec sum{}, product{};
+    const Vec mean = broadcast(out.mean[c]);
 #pragma GCC unroll 8
     for (int j = 0; j < TW; ++j) {
       sum += acc[j];
-      product += acc[j] * load(tile.z + c * out.z.channel + j * S * kLanes);
+      product += acc[j] * (load(tile.z + c * out.z.channel + j * S * kLanes) - mean);
     }
     sums.add(c, sum, product);
   }
@@ -158,7 +160,6 @@ void backward_block(const BackwardLayer& layer, const OutputGradient& output, co
     for (int parity = 0; parity < S; ++parity)
       backward_columns<kBackwardColumns, S, Remake, Gradient>(layer, dz, b, h, parity, 0, (x.width - parity + S - 1) / S,
                                                               weight_sums, sums);
-    sums.end_row();
   }
 }
 
@@ -173,15 +174,23 @@ inline BackwardBlock choose_backward(int stride, bool remake, bool gradient) {
   return gradient ? backward_block<2, false, true> : backward_block<2, false, false>;
 }
 
-// Gradient of the active weights into `weight_gradient`, at the places `order` gives; `sums` [2][channel] of the finished input gradient: sum of g
-// and of g * z.
+// One block's sums for the weights, a vector each, leave for totals in double precision.
+inline void move_sums(float* weight_sums, int64_t weights, double* totals) {
+  for (int64_t k = 0; k < weights; ++k) {
+    totals[k] += sum_lanes_double(load(weight_sums + k * kLanes));
+    store(weight_sums + k * kLanes, Vec{});
+  }
+}
+
+// Gradient of the active weights into `weight_gradient`, at the places `order` gives; `sums` [2][channel] of the finished input
+// gradient: sum of g and of g * (z - mean).
 inline void conv_backward(const BackwardLayer& layer, const OutputGradient& output, int64_t samples, const int* order,
                           float* weight_gradient, double* sums) {
   const View& g = output.g;
   const int threads = at::get_num_threads(), channels = layer.input.from.channels;
   const int64_t weights = layer.weights.size;
-  float* all_weight_sums = scratch<Use::weight_sums>().get<float>(size_t(threads) * weights * kLanes);
-  std::fill_n(all_weight_sums, size_t(threads) * weights * kLanes, 0.f);
+  double* totals = scratch<Use::weight_totals>().get<double>(size_t(threads) * weights);
+  std::fill_n(totals, size_t(threads) * weights, 0.0);
   const BackwardBlock run = choose_backward(layer.stride, bool(layer.input.norm), layer.gradient.to.origin);
   Statistics statistics(channels, threads);
   at::parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
@@ -189,17 +198,19 @@ inline void conv_backward(const BackwardLayer& layer, const OutputGradient& outp
     const View dz = make_view(scratch<Use::output_rows>().get<float>(shape.block), 1, g.height, g.channels, g.width, layer.border);
     clear_border(dz, 0);
     BlockSums block_sums(channels);
-    float* weight_sums = all_weight_sums + size_t(at::get_thread_num()) * weights * kLanes;
+    float* weight_sums = scratch<Use::weight_sums>().get<float>(size_t(weights) * kLanes);
+    std::fill_n(weight_sums, size_t(weights) * kLanes, 0.f);
     for (int64_t b = begin; b < end; ++b) {
       const int valid = valid_lanes(samples, b);
       run(layer, output, dz, b, valid, weight_sums, block_sums);
+      move_sums(weight_sums, weights, totals + at::get_thread_num() * weights);
       block_sums.end_block(valid, statistics.of_thread());
     }
   });
   if (sums) statistics.reduce(sums);
   for (int64_t k = 0; k < weights; ++k) {
     double total = 0;
-    for (int t = 0; t < threads; ++t) total += sum_lanes(all_weight_sums + (t * weights + k) * kLanes, kLanes);
+    for (int t = 0; t < threads; ++t) total += totals[t * weights + k];
     weight_gradient[order[k]] = float(total);
   }
 }

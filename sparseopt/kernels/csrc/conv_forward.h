@@ -62,12 +62,10 @@ void forward_block(const ForwardLayer& layer, const Activation* source, const Vi
   for (; h + kForwardRows <= layer.z.height; h += kForwardRows) {
     make_until(h + kForwardRows - 1);
     forward_columns<kForwardRows, kForwardColumns, S>(layer, x, xb, b, h, 0, layer.z.width, sums);
-    if (sums) sums->end_row();
   }
   for (; h < layer.z.height; ++h) {
     make_until(h);
     forward_columns<1, kForwardColumns, S>(layer, x, xb, b, h, 0, layer.z.width, sums);
-    if (sums) sums->end_row();
   }
   // Rows no output reads are still the activation's: a shortcut or the backward pass may want them.
   if (made < x.height) source->make_rows(b, x, xb, made, x.height);
@@ -83,7 +81,7 @@ inline void forward_block(const ForwardLayer& layer, const Activation* source, c
 // rounding. Estimated from the middle row of the first block.
 template <int S>
 void estimate_shift(ForwardLayer layer, const Activation* source, const View& x, int valid, float* shift) {
-  constexpr double kFar = 4;
+  constexpr double kFar = 1;
   const int h = layer.z.height / 2, channels = layer.z.channels, width = layer.z.width;
   if (source) source->make_rows(0, x, 0, std::max(0, h * S - x.border), std::min(x.height, h * S + layer.reach));
   std::fill_n(shift, channels, 0.f);
@@ -93,7 +91,6 @@ void estimate_shift(ForwardLayer layer, const Activation* source, const View& x,
   row.origin = x.at(0, int64_t(h) * S, 0, 0);
   BlockSums sums(channels);
   forward_columns<1, kForwardColumns, S>(layer, row, 0, 0, 0, 0, width, &sums);
-  sums.end_row();
   std::vector<double> totals(size_t(channels) * 2, 0.0);
   sums.end_block(valid, totals.data());
   for (int c = 0; c < channels; ++c) {

@@ -108,8 +108,8 @@ void shortcut_backward(const View& g, int stride, int offset, const View& to) {
   });
 }
 
-// Finish a gradient that no convolution finished: the ReLU's mask, and the sums of g and g * z.
-inline void finish_gradient(const View& g, const View& x, const View& z, int64_t samples, double* sums) {
+// Finish a gradient that no convolution finished: the ReLU's mask, and the sums of g and g * (z - mean).
+inline void finish_gradient(const View& g, const View& x, const View& z, const float* means, int64_t samples, double* sums) {
   Statistics statistics(g.channels, at::get_num_threads());
   at::parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
     BlockSums block_sums(g.channels);
@@ -117,15 +117,15 @@ inline void finish_gradient(const View& g, const View& x, const View& z, int64_t
       for (int h = 0; h < g.height; ++h) {
         for (int c = 0; c < g.channels; ++c) {
           Vec sum{}, product{};
+          const Vec mean = broadcast(means[c]);
           for (int w = 0; w < g.width; ++w) {
             float* p = g.at(b, h, c, w);
             if (x.origin) store(p, where_positive(load(x.at(b, h, c, w)), load(p)));
             sum += load(p);
-            product += load(p) * load(z.at(b, h, c, w));
+            product += load(p) * (load(z.at(b, h, c, w)) - mean);
           }
           block_sums.add(c, sum, product);
         }
-        block_sums.end_row();
       }
       block_sums.end_block(valid_lanes(samples, b), statistics.of_thread());
     }

@@ -5,9 +5,9 @@
 #include "batch_norm.h"
 #include "conv_backward.h"
 #include "conv_forward.h"
-#include "inference.h"
 #include "lanes.h"
 #include "linear.h"
+#include "network.h"
 
 namespace sparseopt {
 namespace {
@@ -52,7 +52,8 @@ void make_activation_op(const Tensor& z, const Tensor& norm, const OptionalTenso
 void conv_backward_op(const Tensor& g, int64_t g_border, const Tensor& z, const Tensor& coefficients, const Tensor& input,
                       int64_t input_border, const OptionalTensor& input_norm, bool input_relu, const OptionalTensor& to,
                       int64_t to_border, bool accumulate, const OptionalTensor& shortcut, int64_t shortcut_border,
-                      int64_t shortcut_offset, bool mask, const OptionalTensor& input_z, const Tensor& values,
+                      int64_t shortcut_offset, bool mask, const OptionalTensor& input_z,
+                      const OptionalTensor& input_z_norm, const Tensor& values,
                       const Tensor& start, const Tensor& offset, const Tensor& order, int64_t stride, int64_t reach,
                       int64_t dz_border, int64_t samples, const Tensor& weight_gradient, const OptionalTensor& sums) {
   const float* coefficient = coefficients.data_ptr<float>();
@@ -65,7 +66,7 @@ void conv_backward_op(const Tensor& g, int64_t g_border, const Tensor& z, const 
                       int(dz_border),
                       {view(input, input_border), affine(input_norm), input_relu},
                       {view(to, to_border), accumulate, view(shortcut, shortcut_border), int(shortcut_offset), mask,
-                       view(input_z, 0)}};
+                       view(input_z, 0), data(input_z_norm)}};
   conv_backward(layer, output, samples, order.data_ptr<int>(), weight_gradient.data_ptr<float>(),
                 sums ? sums->data_ptr<double>() : nullptr);
 }
@@ -105,8 +106,8 @@ void shortcut_backward_op(const Tensor& g, int64_t g_border, int64_t stride, int
 }
 
 void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor& x, int64_t x_border, const Tensor& z,
-                        int64_t samples, const Tensor& sums) {
-  finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), samples, sums.data_ptr<double>());
+                        const Tensor& norm, int64_t samples, const Tensor& sums) {
+  finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), norm.data_ptr<float>(), samples, sums.data_ptr<double>());
 }
 
 void linear_forward_op(const Tensor& x, const OptionalTensor& bias, const Tensor& values, const Tensor& start,
@@ -141,55 +142,15 @@ void scatter_op(at::TensorList values, at::TensorList position, at::TensorList d
   }
 }
 
-Program program(const Tensor& slots, const Tensor& layers, at::TensorList start, at::TensorList offset, at::TensorList values,
-                at::TensorList bias) {
-  Program p;
-  for (int64_t i = 0; i < slots.size(0); ++i) {
-    const int64_t* s = slots.data_ptr<int64_t>() + i * slots.size(1);
-    p.slots.push_back({s[0], int(s[1]), int(s[2]), int(s[3]), int(s[4])});
-  }
-  for (int64_t i = 0; i < layers.size(0); ++i) {
-    const int64_t* f = layers.data_ptr<int64_t>() + i * layers.size(1);
-    p.layers.push_back({forward_pattern(start[i], offset[i], values[i]), bias[i].data_ptr<float>(), int(f[0]), int(f[1]),
-                        int(f[2]), int(f[3]), int(f[4]), int(f[5]), f[6] != 0});
-  }
-  return p;
-}
-
-// One region on a batch. arenas [thread][floats]; ends [input or output]: its slot, and whether it is a mean (outputs).
-void infer_op(at::TensorList images, const Tensor& input_slots, const Tensor& slots, const Tensor& layers, at::TensorList start,
-              at::TensorList offset, at::TensorList values, at::TensorList bias, const Tensor& arenas, bool one_sample,
-              const Tensor& output_slots, const Tensor& pooled, at::TensorList outputs) {
-  const Program p = program(slots, layers, start, offset, values, bias);
-  const int64_t samples = images[0].size(0), lanes = one_sample ? 1 : kLanes;
-  const int64_t *in = input_slots.data_ptr<int64_t>(), *out = output_slots.data_ptr<int64_t>(),
-                *mean = pooled.data_ptr<int64_t>();
-  at::parallel_for(0, (samples + lanes - 1) / lanes, 1, [&](int64_t begin, int64_t end) {
-    float* arena = arenas.data_ptr<float>() + at::get_thread_num() * arenas.size(1);
-    for (int64_t b = begin; b < end; ++b) {
-      const int64_t valid = std::min(lanes, samples - b * lanes);
-      for (size_t i = 0; i < images.size(); ++i) {
-        const float* image = images[i].data_ptr<float>() + b * lanes * images[i].stride(0);
-        const View x = p.slots[in[i]].view(arena, lanes);
-        one_sample ? read_sample(image, x) : pack_block(image, valid, x, 0);
-      }
-      one_sample ? run_layers<true>(p, arena) : run_layers<false>(p, arena);
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        float* to = outputs[i].data_ptr<float>() + b * lanes * outputs[i].stride(0);
-        const View x = p.slots[out[i]].view(arena, lanes);
-        if (one_sample) (mean[i] ? pool_sample : write_sample)(x, to);
-        else (mean[i] ? pool_block : unpack_block)(x, 0, valid, to);
-      }
-    }
-  });
-}
-
 int64_t lanes_op() { return kLanes; }
 
 }  // namespace
 
 TORCH_LIBRARY(sparseopt, m) {
   m.def("lanes() -> int", lanes_op);
+  m.class_<Network>("Network")
+      .def(torch::init<int64_t, int64_t, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, std::vector<Tensor>>())
+      .def("run", &Network::run);
   m.def(
       "conv_forward(Tensor(a!) x, int border, bool keep, Tensor? z, Tensor? norm, Tensor? shortcut, int shortcut_border, "
       "Tensor? shortcut_norm, int shortcut_stride, int shortcut_offset, bool relu, Tensor values, Tensor start, Tensor offset, "
@@ -200,7 +161,7 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "conv_backward(Tensor g, int g_border, Tensor z, Tensor coefficients, Tensor input, int input_border, "
       "Tensor? input_norm, bool input_relu, Tensor(a!)? to, int to_border, bool accumulate, Tensor? shortcut, "
-      "int shortcut_border, int shortcut_offset, bool mask, Tensor? input_z, Tensor values, Tensor start, Tensor offset, "
+      "int shortcut_border, int shortcut_offset, bool mask, Tensor? input_z, Tensor? input_z_norm, Tensor values, Tensor start, Tensor offset, "
       "Tensor order, int stride, int reach, int dz_border, int samples, Tensor(b!) weight_gradient, Tensor(c!)? sums) -> ()");
   m.def(
       "batch_norm_forward(Tensor sums, Tensor shift, int count, Tensor? gamma, Tensor? beta, float eps, "
@@ -208,10 +169,6 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "batch_norm_backward(Tensor sums, int count, Tensor moments, Tensor? gamma, Tensor(a!) coefficients, "
       "Tensor(b!) gradients) -> ()");
-  m.def(
-      "infer(Tensor[] images, Tensor input_slots, Tensor slots, Tensor layers, Tensor[] start, Tensor[] offset, "
-      "Tensor[] values, Tensor[] bias, Tensor(a!) arenas, bool one_sample, Tensor output_slots, Tensor pooled, "
-      "Tensor(b!)[] outputs) -> ()");
   m.def("gather(Tensor[] dense, Tensor[] position, Tensor[] before, Tensor(a!)[] values) -> bool[]");
   m.def("scatter(Tensor[] values, Tensor[] position, Tensor(a!)[] dense) -> ()");
   m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
@@ -221,7 +178,7 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "shortcut_backward(Tensor g, int g_border, int stride, int offset, Tensor(a!) to, int to_border, bool accumulate) -> ()");
   m.def(
-      "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, int samples, Tensor(b!) sums) -> ()");
+      "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, Tensor norm, int samples, Tensor(b!) sums) -> ()");
   m.def(
       "linear_forward(Tensor x, Tensor? bias, Tensor values, Tensor start, Tensor offset, bool relu, Tensor(a!) y) -> ()");
   m.def(
@@ -235,7 +192,6 @@ TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
   m.impl("conv_backward", conv_backward_op);
   m.impl("batch_norm_forward", batch_norm_forward_op);
   m.impl("batch_norm_backward", batch_norm_backward_op);
-  m.impl("infer", infer_op);
   m.impl("gather", gather_op);
   m.impl("scatter", scatter_op);
   m.impl("pack", pack_op);

@@ -1,8 +1,8 @@
 // Sums over samples and positions, gathered where the values are still in registers.
 //
-// A kernel adds vectors in single precision over one row of tiles only; the row is then added, lane by lane, to sums in double
-// precision, and a finished block's valid lanes to the totals of its thread. The totals are added up in the order of the
-// threads: the same thread count gives the same bits.
+// A kernel adds up one tile in single precision and hands over the tile's sums; everything beyond is double precision: lane by
+// lane for the block a thread is working on, then the valid lanes for the thread. The threads' totals are added up in their order:
+// the same thread count gives the same bits.
 #pragma once
 #include <ATen/Parallel.h>
 
@@ -17,21 +17,14 @@ namespace sparseopt {
 class BlockSums {
  public:
   explicit BlockSums(int channels) : size_(size_t(channels) * 2 * kLanes) {
-    row_ = scratch<Use::row_sums>().get<float>(size_);
     block_ = scratch<Use::block_sums>().get<double>(size_);
-    std::fill_n(row_, size_, 0.f);
     std::fill_n(block_, size_, 0.0);
   }
 
   SPARSEOPT_INLINE void add(int channel, Vec first, Vec second) {
-    float* sums = row_ + channel * 2 * kLanes;
-    store(sums, load(sums) + first);
-    store(sums + kLanes, load(sums + kLanes) + second);
-  }
-
-  void end_row() {
-    for (size_t i = 0; i < size_; ++i) block_[i] += row_[i];
-    std::fill_n(row_, size_, 0.f);
+    double* sums = block_ + channel * 2 * kLanes;
+    add_to(sums, first);
+    add_to(sums + kLanes, second);
   }
 
   // The sums of the valid lanes, added to totals [channel][2].
@@ -43,7 +36,6 @@ class BlockSums {
 
  private:
   size_t size_;
-  float* row_;
   double* block_;
 };
 

@@ -3,7 +3,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 namespace sparseopt {
 
@@ -32,24 +31,15 @@ SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
   return v;
 }
 
-template <size_t... I>
-SPARSEOPT_INLINE Vec take_even(Vec low, Vec high, std::index_sequence<I...>) {
-#if __has_builtin(__builtin_shufflevector)
-  return __builtin_shufflevector(low, high, (2 * int(I))...);
-#else
-  return Vec{(2 * I < kLanes ? low[2 * I % kLanes] : high[2 * I % kLanes])...};
-#endif
-}
+using DoubleVec = double __attribute__((vector_size(kLanes * sizeof(double))));
 
-// Every second of 2 * kLanes floats.
-SPARSEOPT_INLINE Vec load_every_second(const float* p) {
-  return take_even(load_unaligned(p), load_unaligned(p + kLanes), std::make_index_sequence<kLanes>{});
-}
+// Adds a vector to one of doubles in memory.
+SPARSEOPT_INLINE void add_to(double* p, Vec v) { *reinterpret_cast<DoubleVec*>(p) += __builtin_convertvector(v, DoubleVec); }
 
-// Sum of the lanes below `valid`: the lanes above hold no sample.
-SPARSEOPT_INLINE double sum_lanes(const float* p, int valid) {
+SPARSEOPT_INLINE double sum_lanes_double(Vec v) {
+  const DoubleVec lanes = __builtin_convertvector(v, DoubleVec);
   double sum = 0;
-  for (int lane = 0; lane < valid; ++lane) sum += p[lane];
+  for (int lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
   return sum;
 }
 

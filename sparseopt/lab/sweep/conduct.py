@@ -48,6 +48,8 @@ def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_A
         raise UserError(
             f"interrupted ({conductor.tally}); the same command goes on from there", INTERRUPTED
         ) from None
+    finally:
+        job.database.close()
     return Outcome(conductor.seen, crew.refused)
 
 

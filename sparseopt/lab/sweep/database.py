@@ -65,7 +65,13 @@ class Database:
         except DBAPIError as error:
             raise UserError(f"the database {self} cannot be used: {reason(error)}") from error
         finally:
-            self._engine.dispose()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of all connections; whoever needs one again gets it."""
+        self._engine.dispose()
+        if "storage" in self.__dict__:  # made, and not only asked for here
+            self.storage.engine.dispose()
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -78,9 +84,7 @@ class Database:
             with locked:
                 yield
         finally:
-            self._engine.dispose()
-            if "storage" in self.__dict__:
-                self.storage.engine.dispose()
+            self.close()
 
     @contextlib.contextmanager
     def _advisory_locked(self) -> Iterator[None]:

@@ -52,7 +52,7 @@ class Chart {
 
   #covers(min, max) {
     const { x } = this.drawn;
-    return min === null || (min <= x[0] && max >= x.at(-1));
+    return min === null || !x.length || (min <= x[0] && max >= x.at(-1));
   }
 
   #range() {

@@ -257,7 +257,7 @@ def test_a_run_that_somebody_else_trains_does_not_hold_up_the_others(tmp_path: P
 
     other = threading.Thread(target=let_go)
     other.start()
-    Worker(job, "a worker", Sender(there)).run()
+    Worker(job, "a worker", Sender(there)).run()  # pyright: ignore[reportArgumentType] - not on Windows
     other.join()
     here.close()
     assert seen == [True]

@@ -39,16 +39,30 @@ def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_A
     crew = Crew(job, workers, conductor.left)
     stop = job.database.patience.stop
     try:
-        with stop.listening(), display(console, conductor.look()) as shown, crew.working():
-            while crew.at_work and not stop.made:
+        with stop.listening(), display(console, conductor.look()) as shown:
+            with crew.working():
+                while crew.at_work and not stop.made:
+                    shown.show(conductor.look())
+                    crew.tend(LOOK_SECONDS)
+            if not stop.made:
                 shown.show(conductor.look())
-                crew.tend(LOOK_SECONDS)
     finally:
         job.database.close()
     if stop.made:
-        raise UserError(f"interrupted ({conductor.tally}); the same command goes on from there", INTERRUPTED)
-    conductor.look()
+        tally = conductor.tally
+        raise UserError(
+            f"interrupted, {tally.done} of {tally.all} runs done; the same command goes on from there",
+            INTERRUPTED,
+        )
     return Outcome(conductor.seen, crew.refused)
+
+
+def _opened(job: Job) -> Trials:
+    """The trials of the study, made or joined; tables that cannot be read are the person's to replace."""
+    try:
+        return job.database.patience(lambda: Trials.open(job.database, job.name, job.plan))
+    except (DBAPIError, StorageInternalError) as error:
+        raise job.database.refusal(error) from error
 
 
 class _Conductor:

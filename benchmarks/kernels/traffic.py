@@ -1,7 +1,7 @@
 """What share of an accelerated training step is memory traffic: python benchmarks/kernels/traffic.py
 
-Three times are taken: of the step; of the step with hardly a weight left, which is all that does not depend on the weights; and of
-a plain copy that moves as many bytes as the kernels read and write, which is the least that these bytes cost.
+Three times are taken: of the step; of the step with hardly a weight left, which is all that does not depend on the weights; and
+of a plain copy that moves as many bytes as the kernels read and write, which is the least that these bytes cost.
 """
 
 from typing import Any

@@ -12,6 +12,7 @@ from sparseopt.kernels.build import BuildError, operators
 from sparseopt.kernels.graph import Region
 from sparseopt.kernels.linear import Chain, SparseChain, match_chains
 from sparseopt.kernels.match_convs import Matcher
+from sparseopt.kernels.packed import CompiledCopies
 from sparseopt.kernels.region import SparseRegion
 from sparseopt.kernels.rewrite import Piece, rewrite
 from sparseopt.topology import Topology
@@ -74,6 +75,7 @@ def install(model: Model, topology: Topology, accept: Accept) -> Model:
         logger.warning("not accelerated: %s", reason)
         return model
     model.forward = forward
+    topology.copies = CompiledCopies()
     logger.info("accelerated %s", forward)
     return model
 

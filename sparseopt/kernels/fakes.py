@@ -1,6 +1,6 @@
 """Fake implementations of the operators, by which torch.compile and FakeTensorMode run them without data.
 
-All operators write into tensors they are given and return nothing: there is nothing to infer.
+All operators write into tensors they are given: there are no shapes to infer.
 """
 
 import torch
@@ -11,7 +11,6 @@ NAMES = (
     "conv_backward",
     "batch_norm_forward",
     "batch_norm_backward",
-    "gather",
     "scatter",
     "pack",
     "unpack",
@@ -27,3 +26,5 @@ NAMES = (
 def register() -> None:
     for name in NAMES:
         torch.library.register_fake(f"sparseopt::{name}", lambda *arguments: None)
+    # Whether the values are those before is a question about data; in a training step they mostly are.
+    torch.library.register_fake("sparseopt::gather", lambda dense, *others: [True for _ in dense])

@@ -22,6 +22,8 @@ from sparseopt.kernels.packed import gather, scatter
 from sparseopt.kernels.pattern import Pattern
 from sparseopt.kernels.rewrite import Piece, has_hooks
 from sparseopt.topology import Topology
+from sparseopt.topology.active import ActiveEntries
+from sparseopt.topology.active_tensor import ActiveTensor
 
 
 @dataclass
@@ -66,13 +68,13 @@ def match_chains(model: nn.Module, graph: Graph) -> list[Piece[Chain]]:
 class Lists:
     """Index lists of one layer."""
 
-    position: Tensor
+    entries: ActiveEntries
     forward: Pattern
     backward: Pattern
 
 
-def build_lists(mask: Tensor) -> Lists:
-    return Lists(pattern.positions(mask), pattern.linear_forward(mask), pattern.linear_backward(mask))
+def build_lists(mask: Tensor, entries: ActiveEntries) -> Lists:
+    return Lists(entries, pattern.linear_forward(mask), pattern.linear_backward(mask))
 
 
 class SparseChain(nn.Module):
@@ -90,13 +92,15 @@ class SparseChain(nn.Module):
     def lists(self) -> list[Lists]:
         """Lists of every layer, for the masks in force."""
         if self._built_for != self.topology.version:
-            masks = self.topology.masks
-            self._lists = [
-                build_lists(masks[name] if name in masks else torch.ones_like(weight, dtype=torch.bool))
-                for name, weight in self.weights()
-            ]
+            self._lists = [self._lists_of(name, weight) for name, weight in self.weights()]
             self._built_for = self.topology.version
         return self._lists
+
+    def _lists_of(self, name: str, weight: Tensor) -> Lists:
+        if name in self.topology.masks:
+            return build_lists(self.topology.masks[name], self.topology.active_entries(name))
+        mask = torch.ones_like(weight, dtype=torch.bool)
+        return build_lists(mask, ActiveEntries(mask))
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
         return _run(self, x)
@@ -118,9 +122,10 @@ class ChainRun:
 
     def __init__(self, chain: SparseChain) -> None:
         self.chain, self.lists = chain.chain, chain.lists()
+        self.active_grads = chain.topology.active_grads
         self.ops = operators()
         self.packed = [
-            gather(layer.module.weight, lists.position)
+            gather(layer.module.weight, lists.entries.position)
             for layer, lists in zip(self.chain, self.lists, strict=True)
         ]
         self.values: list[Tensor] = []
@@ -157,7 +162,10 @@ class ChainRun:
         self.ops.linear_backward(
             self.values[index], dy, packed, use.start, use.offset, use.order, behind_relu, dx, of_weights
         )
-        return scatter(of_weights, lists.position, self.chain[index].module.weight)
+        weight = self.chain[index].module.weight
+        if weight in self.active_grads:
+            return ActiveTensor(of_weights, lists.entries, weight.shape)
+        return scatter(of_weights, lists.entries.position, weight)
 
     def _transposed(self, x: Tensor) -> Tensor:
         lanes = self.ops.lanes()

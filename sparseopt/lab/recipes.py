@@ -46,6 +46,7 @@ RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("drop_fraction until", lambda value: 0 <= value <= 1, "between 0 and 1"),
     ("momentum sparsity", lambda value: 0 <= value < 1, "at least 0 and less than 1"),
     ("fan_in", _is_fan_in_pattern, "random, constant or bimodal:R with R at least 1"),
+    ("seed", lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295"),
     ("hidden", lambda value: bool(value) and min(value) >= 1, "one or more widths of at least 1"),
 )
 """Settings, what must hold of them (where they are not None), and that in words."""
@@ -173,7 +174,7 @@ class Config:
         later does not rename the runs that leave it at its default.
         """
         usual = RECIPES[self.recipe].to_json() if self.recipe in RECIPES else DEFAULTS
-        settings = {name: value for name, value in self.in_force().items() if name not in NAMED}
+        settings = {name: value for name, value in self.in_force().items() if not _spelled_out(name, value)}
         return {name: value for name, value in settings.items() if name not in usual or usual[name] != value}
 
     def in_force(self) -> dict[str, Any]:
@@ -183,6 +184,11 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         """The configuration as JSON has it: lists for tuples."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
+
+
+def _spelled_out(name: str, value: Any) -> bool:
+    """Does the name of a run tell this setting to the last digit? A search may choose a sparsity of many digits."""
+    return name in NAMED and (name != "sparsity" or float(f"{value:g}") == value)
 
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:

@@ -99,7 +99,14 @@ class RunDir:
 
     def summary(self) -> dict[str, Any] | None:
         """The result, if the run is complete."""
-        return read_json(self.summary_file) if self.summary_file.exists() else None
+        if not self.summary_file.exists():
+            return None
+        try:
+            return read_json(self.summary_file)
+        except UserError as error:
+            raise UserError(
+                f"{error}; remove it, and the same command writes it again from the last checkpoint"
+            ) from error
 
 
 def _line(row: Row) -> str:

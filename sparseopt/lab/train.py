@@ -79,7 +79,7 @@ def train(
     with ExitStack() as held:
         result = ranks.first_does(lambda: _claim(run, config, held))
         if result is not None:
-            return Summary(config, run.metrics(), result, None)
+            return Summary(config, _all_rows(run, config), result, None)
         experiment = build(
             config,
             device=device,
@@ -112,6 +112,20 @@ def _claim(run: RunDir, config: Config, held: ExitStack) -> dict[str, Any] | Non
     held.enter_context(run.locked())
     _refuse_other_run(run, config)
     return run.summary()
+
+
+def _all_rows(run: RunDir, config: Config) -> list[Row]:
+    """The metrics of a complete run; one whose file was damaged later is not reported on as if it were whole."""
+    try:
+        rows = run.metrics()
+    except UserError:
+        rows = []
+    if len(rows) != config.epochs:
+        raise UserError(
+            f"{run.metrics_file} is damaged: {len(rows)} of {config.epochs} epochs of a complete run can be read; remove "
+            f"{run.summary_file}, and the same command writes both again from the last checkpoint"
+        )
+    return rows
 
 
 def _refuse_other_run(run: RunDir, config: Config) -> None:

@@ -8,6 +8,7 @@ lets the base optimizer move the weights. A step at which the method is due move
       due?  yes  ->            method.next_mask for every layer; optimizer state of dropped and grown weights := 0,
                                grown weights := 0, factors computed anew; no weight moves
             no   ->            mask, correct, clip; base optimizer step; inactive weights and their state stay exactly 0
+                               (elementwise optimizers see the active weights alone: `packed_step`)
 
 Weight decay, momentum and the like remain the base optimizer's business.
 
@@ -20,7 +21,7 @@ Weight decay, momentum and the like remain the base optimizer's business.
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
 import torch
@@ -39,9 +40,12 @@ from sparseopt.optim.correction import (
     correction_factors,
     skew_factors,
 )
-from sparseopt.optim.gradients import PREPARE, SparseParameter, all_finite, hold_to_mask_
+from sparseopt.optim.elementwise import is_elementwise, is_watched
+from sparseopt.optim.gradients import PREPARE, SparseParameter, all_finite, prepare_active
+from sparseopt.optim.packed_step import PackedLayer, pack_state, pays, standing_in
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology
+from sparseopt.topology.active import hold_to_mask_
 from sparseopt.topology.sharding import local, part_like
 
 log = logging.getLogger(__name__)
@@ -52,7 +56,7 @@ KEY = "sparseopt"  # where in the state dict our own part lies
 class SparseOpt(OptimizerWrapper):
     """A `torch.optim.Optimizer` that trains a sparse network with any base optimizer.
 
-    As clipping does, a step changes the gradients in place: call `zero_grad` before the next backward pass.
+    As clipping does, a step may change the gradients in place: call `zero_grad` before the next backward pass.
 
     Args:
         base: the optimizer that moves the weights; it must hold all parameters of the topology.
@@ -146,13 +150,30 @@ class SparseOpt(OptimizerWrapper):
         return loss
 
     def _move_weights(self, closure: Callable[[], float] | None) -> float | None:
-        if closure is None:
+        if self._packed and not is_watched(self.base):
+            with torch.enable_grad():
+                loss = None if closure is None else closure()  # such optimizers would call it first, and once
+            self._move_active_weights()
+        elif closure is None:
             self._prepare()
             loss = self.base.step()
+            self._hold_to_masks(self._sparse)
         else:
             loss = self.base.step(self._preparing(closure))
-        self._hold_to_masks()
+            self._hold_to_masks(self._sparse)
         return loss
+
+    @torch.no_grad()
+    def _move_active_weights(self) -> None:
+        """An ordinary step in which the layers that are ready for it are seen by their active weights alone."""
+        state = self.state
+        ready = {p: layer for p, layer in self._packed.items() if layer.is_ready(state.get(p, {}))}
+        others = [each for each in self._sparse if each.parameter not in ready]
+        with standing_in(self.base, list(ready.values()), self.topology.copies) as stand_ins:
+            gradients = [*stand_ins, *others]
+            self.grad_norm = prepare_active(gradients, self._all_parameters(), self.max_grad_norm)
+            self.base.step()
+        self._hold_to_masks(others)
 
     def _preparing(self, closure: Callable[[], float]) -> Callable[[], float]:
         """The user's closure, with the gradients prepared each time it has computed them."""
@@ -168,9 +189,9 @@ class SparseOpt(OptimizerWrapper):
         self.grad_norm = PREPARE[self.clip](self._sparse, self._all_parameters(), self.max_grad_norm)
 
     @torch.no_grad()
-    def _hold_to_masks(self) -> None:
+    def _hold_to_masks(self, sparse: Iterable[SparseParameter]) -> None:
         """Whatever the base optimizer did, inactive weights and their state are exactly zero afterwards."""
-        for each in self._sparse:
+        for each in sparse:
             if each.parameter.grad is not None:
                 for tensor in self._entries_of(each.parameter):
                     hold_to_mask_(tensor, each.mask)
@@ -213,8 +234,20 @@ class SparseOpt(OptimizerWrapper):
             )
             for name, parameter in topology.parameters.items()
         ]
+        self._packed = self._packed_layers()
+        topology.active_grads = {each.parameter for each in self._packed.values()}
         self._version = topology.version
         topology.dense_grad_needed = self._dense_grad_needed()
+
+    def _packed_layers(self) -> dict[Tensor, PackedLayer]:
+        """The layers of which an ordinary step need see the active weights alone. The paper's norm is of dense gradients."""
+        if self.clip == "paper" or not is_elementwise(self.base):
+            return {}
+        return {
+            each.parameter: PackedLayer(each.parameter, self.topology.active_entries(name), each.early)
+            for name, each in zip(self.topology.parameters, self._sparse, strict=True)
+            if pays(self.topology, name)
+        }
 
     def _has_moved(self) -> bool:
         """Has the model gone to another device since?"""
@@ -269,6 +302,7 @@ class SparseOpt(OptimizerWrapper):
         self.steps = state["steps"]
         self._waiting = state["waiting"]
         self._settle()
+        pack_state(self._packed.values(), self.state)
 
     def _own_state(self) -> StateDict:
         return {KEY: self.sparse_state_dict()}

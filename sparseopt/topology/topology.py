@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparseopt.topology.active import ActiveEntries, Copies, TorchCopies
 from sparseopt.topology.bits import pack, unpack
 from sparseopt.topology.layers import Layer
 from sparseopt.topology.sharding import gather, local, shard_like, whole
@@ -39,8 +40,11 @@ class Topology:
         self.init = init
         self.version = 0
         self.dense_grad_needed = False
+        self.active_grads: set[Tensor] = set()  # parameters whose gradient may come as an `ActiveTensor`
+        self.copies: Copies = TorchCopies()  # `accelerate` puts faster ones here
         self._active = {name: int(mask.sum()) for name, mask in masks.items()}
         self._ever = {name: pack(local(mask)) for name, mask in self.masks.items()}
+        self._entries: dict[str, tuple[int, ActiveEntries]] = {}
         self._owner: weakref.ref[Any] | None = None
 
     def active(self, name: str | None = None) -> int:
@@ -54,6 +58,14 @@ class Topology:
     def sparsity(self, name: str | None = None) -> float:
         """Share of zeros, in one layer or over all sparsifiable weights."""
         return 1 - self.active(name) / self.size(name)
+
+    def active_entries(self, name: str) -> ActiveEntries:
+        """The active entries of a layer's tensors under the mask in force: this rank's part."""
+        version, entries = self._entries.get(self._known(name), (None, None))
+        if entries is None or version != self.version:
+            entries = ActiveEntries(local(self.masks[name]))
+            self._entries[name] = (self.version, entries)
+        return entries
 
     def fan_in(self, name: str) -> Tensor:
         """Number of active incoming weights of each neuron of a layer."""
@@ -106,6 +118,7 @@ class Topology:
         for name, parameter in self.parameters.items():
             if self.masks[name].device != parameter.device:
                 self.masks[name] = self.masks[name].to(parameter.device)
+                self._entries.pop(name, None)
                 self._ever[name] = self._ever[name].to(parameter.device)
 
     def state_dict(self) -> dict[str, Any]:
@@ -178,7 +191,14 @@ class Topology:
         return self._owner is not None and self._owner() is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_owner": None}  # the copy of the optimizer claims the copy of the topology
+        # The copy of the optimizer claims the copy of the topology; the copied tensors are other tensors.
+        return {
+            **self.__dict__,
+            "_owner": None,
+            "_entries": {},
+            "copies": TorchCopies(),
+            "active_grads": set(),
+        }
 
     def __repr__(self) -> str:
         return (

@@ -50,6 +50,8 @@ def test_recipes_are_named_after_their_data_and_network() -> None:
         ("lr_batch", 0),
         ("data_fraction", 0.0),
         ("data_fraction", 1.5),
+        ("seed", -1),
+        ("seed", 2**32),
     ],
 )
 def test_a_value_out_of_range_is_named(field: str, value: object) -> None:
@@ -64,6 +66,7 @@ def test_run_names_tell_any_two_configurations_apart() -> None:
     others: list[dict[str, object]] = [
         *({"seed": 1}, {"method": "set"}, {"sparsity": 0.9}, {"ham": True}, {"lr": 0.2}, {"width": 0.5}),
         *({"lr": 0.3}, {"correction": "none"}, {"data": "mnist"}, {"fan_in": "bimodal:50"}, {"width": 2.0}),
+        *({"sparsity": 0.90000001}, {"sparsity": 0.90000002}),
     ]
     names = [replace(usual, **other).run_name for other in others]
     assert len({usual.run_name, *names}) == 1 + len(others)

@@ -196,6 +196,20 @@ def test_a_finished_run_is_not_trained_again(small: Small, tmp_path: Path) -> No
     assert second.rows == first.rows
 
 
+@pytest.mark.parametrize("damaged", ["metrics.jsonl", "summary.json"])
+def test_a_complete_run_that_was_damaged_is_told_and_comes_back(
+    damaged: str, small: Small, tmp_path: Path
+) -> None:
+    train(small(), tmp_path)
+    whole = {name: (tmp_path / name).read_bytes() for name in ("metrics.jsonl", "summary.json")}
+    (tmp_path / damaged).write_text("{")
+    with pytest.raises(UserError, match=rf"{damaged} is .*remove .*the same command writes"):
+        train(small(), tmp_path)
+    (tmp_path / "summary.json").unlink()
+    train(small(), tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in whole} == whole
+
+
 def test_a_folder_goes_on_with_its_own_run_only(small: Small, tmp_path: Path) -> None:
     train(small(epochs=1), tmp_path / "run")
     with pytest.raises(

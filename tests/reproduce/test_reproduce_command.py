@@ -147,18 +147,29 @@ def test_the_pace_is_that_of_real_steps(digits: Target) -> None:
     assert dense.epoch == pytest.approx(10 * dense.step + dense.evaluation)
 
 
+def test_the_pace_of_a_run_of_a_single_step_is_measured(digits: Target) -> None:
+    pace = measure(
+        replace(digits.recipe, method="rigl", epochs=1, data_fraction=0.1, batch_size=400), Place()
+    )
+    assert pace.steps_per_epoch == 1
+    assert pace.step > 0
+
+
 def test_a_run_half_done_counts_with_what_is_left(tmp_path: Path, digits: Target, at_scale: AtScale) -> None:
     grid = at_scale(digits, seeds=1)
     row = grid.rows[0]
     config = grid.config(row, 4, 0)
     folder = tmp_path / "half"
     train(config, folder)
-    (folder / "summary.json").unlink()
+    assert list(collect(grid, tmp_path).cells[row, 4].runs) == [0]
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:3]))
-    cell = collect(grid, tmp_path).cells[row, 4]
-    assert not cell.runs
-    assert cell.epochs_left == 1
+    for remove in ((), ("summary.json",)):  # complete, but damaged since; and not complete
+        for name in remove:
+            (folder / name).unlink()
+        cell = collect(grid, tmp_path).cells[row, 4]
+        assert not cell.runs
+        assert cell.epochs_left == 1
 
 
 def test_every_kind_of_figure_is_drawn(digits: Target, at_scale: AtScale, tmp_path: Path) -> None:

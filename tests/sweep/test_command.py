@@ -1,8 +1,12 @@
 """`sparseopt sweep`, as the person at the keyboard meets it."""
 
 import json
+import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,13 @@ from sparseopt.lab.rundir import RunDir
 from sparseopt.lab.runs import find_runs
 from sparseopt.lab.sweep import run_configs
 from sparseopt.lab.sweep.crew import place_of
-from sparseopt.lab.sweep.database import Database
+from sparseopt.lab.sweep.database import Database, beside
 from sparseopt.lab.sweep.definition import Definition
+from sparseopt.lab.sweep.job import Job
+from sparseopt.lab.sweep.messages import Sender
 from sparseopt.lab.sweep.plan import Runs
 from sparseopt.lab.sweep.trials import Trials
+from sparseopt.lab.sweep.worker import Worker
 
 GRID = ["--grid", "seed=0,1"]
 
@@ -96,6 +103,24 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, capsys: pytest
     assert main([*GRID, "--out", str(tmp_path)]) == 2
     assert "file is not a database" in capsys.readouterr().err
     assert (tmp_path / "study.db").read_text() == "a shopping list"
+
+
+def test_a_damaged_database_is_told_with_what_to_do(
+    sweep: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swept = sweep("seed=0")
+    there = Definition.of("grid", RECIPES["digits-mlp"], ("seed",), {})
+    Trials.open(Database(swept.storage), swept.name, Runs.of([RECIPES["digits-mlp"]], there, ("seed",)))
+    file = tmp_path / "study0.db"
+    whole = file.read_bytes()
+    damaged = whole[: 8 * 4096] + bytes(
+        len(whole) - 8 * 4096
+    )  # the list of tables is readable, the tables are not
+    file.write_bytes(damaged)
+    assert main(swept.argv()) == 2
+    error = capsys.readouterr().err
+    assert "cannot be used" in error
+    assert "move the file away and give the same command again" in error
 
 
 def test_another_sweep_of_the_same_name_is_refused(
@@ -201,3 +226,39 @@ def test_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         "--data-dir",
     ):
         assert option in text
+
+
+def test_a_run_that_somebody_else_trains_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    configs = [replace(RECIPES["digits-mlp"], hidden=(16,), epochs=1, seed=seed) for seed in (0, 1)]
+    job = Job(
+        *(
+            Database(beside(tmp_path)),
+            "study",
+            Runs.of(configs, Definition("runs")),
+            tmp_path,
+            Place(threads=1),
+        ),
+        heartbeat=0.1,
+    )
+    Trials.open(job.database, job.name, job.plan)
+    occupied, free = (RunDir(job.run_dir(config.run_name)) for config in configs)
+    here, there = Pipe()
+    held = ExitStack()
+    held.enter_context(occupied.locked())
+    seen: list[bool] = []
+
+    def let_go() -> None:
+        for _ in range(600):
+            if free.summary_file.exists():
+                break
+            time.sleep(0.1)
+        seen.append(free.summary_file.exists())
+        held.close()
+
+    other = threading.Thread(target=let_go)
+    other.start()
+    Worker(job, "a worker", Sender(there)).run()  # pyright: ignore[reportArgumentType] - not on Windows
+    other.join()
+    here.close()
+    assert seen == [True]
+    assert occupied.summary_file.exists()

@@ -68,7 +68,7 @@ def test_it_does_not_wait_for_ever(clock: list[float]) -> None:
 
 def test_one_who_stops_is_in_a_hurry(clock: list[float]) -> None:
     patience = Patience()
-    patience.hurry()
+    patience.stop.made = True
     with pytest.raises(UserError):
         patience(failing(10**6, away))
     assert clock[0] < 15

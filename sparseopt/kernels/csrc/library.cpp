@@ -123,13 +123,23 @@ void linear_backward_op(const Tensor& x, const Tensor& dy, const Tensor& values,
                                                         order.data_ptr<int>(), weight_gradient.data_ptr<float>());
 }
 
-void gather_op(const Tensor& dense, const Tensor& position, const Tensor& values) {
-  TORCH_CHECK(dense.is_contiguous() && dense.scalar_type() == at::kFloat, "weight must be a contiguous float tensor");
-  gather(dense.data_ptr<float>(), position.data_ptr<int>(), position.numel(), values.data_ptr<float>());
+// Of several tensors: their active values, and which of them are those before, where `before` is not empty.
+c10::List<bool> gather_op(at::TensorList dense, at::TensorList position, at::TensorList before, at::TensorList values) {
+  c10::List<bool> same;
+  for (size_t i = 0; i < dense.size(); ++i) {
+    TORCH_CHECK(dense[i].is_contiguous() && dense[i].scalar_type() == at::kFloat, "expected a contiguous float tensor");
+    const bool known = before[i].numel() == position[i].numel() && position[i].numel() > 0;
+    same.push_back(gather(dense[i].data_ptr<float>(), position[i].data_ptr<int>(), position[i].numel(),
+                          known ? before[i].data_ptr<float>() : nullptr, values[i].data_ptr<float>()));
+  }
+  return same;
 }
 
-void scatter_op(const Tensor& values, const Tensor& position, const Tensor& dense) {
-  scatter(values.data_ptr<float>(), position.data_ptr<int>(), position.numel(), dense.data_ptr<float>());
+void scatter_op(at::TensorList values, at::TensorList position, at::TensorList dense) {
+  for (size_t i = 0; i < dense.size(); ++i) {
+    TORCH_CHECK(dense[i].is_contiguous() && dense[i].scalar_type() == at::kFloat, "expected a contiguous float tensor");
+    scatter(values[i].data_ptr<float>(), position[i].data_ptr<int>(), position[i].numel(), dense[i].data_ptr<float>());
+  }
 }
 
 int64_t lanes_op() { return kLanes; }
@@ -159,8 +169,8 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "batch_norm_backward(Tensor sums, int count, Tensor moments, Tensor? gamma, Tensor(a!) coefficients, "
       "Tensor(b!) gradients) -> ()");
-  m.def("gather(Tensor dense, Tensor position, Tensor(a!) values) -> ()");
-  m.def("scatter(Tensor values, Tensor position, Tensor(a!) dense) -> ()");
+  m.def("gather(Tensor[] dense, Tensor[] position, Tensor[] before, Tensor(a!)[] values) -> bool[]");
+  m.def("scatter(Tensor[] values, Tensor[] position, Tensor(a!)[] dense) -> ()");
   m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
   m.def("unpack(Tensor x, int border, Tensor(a!) image) -> ()");
   m.def("pool_forward(Tensor x, int border, Tensor(a!) pooled) -> ()");

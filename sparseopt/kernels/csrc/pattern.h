@@ -4,7 +4,11 @@
 // The dense weight is read and its gradient written once a pass, in the order of memory; between the two, the values travel
 // packed in forward order. The backward pass walks them in another order, given by `order`.
 #pragma once
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <bit>
 
 #include "scratch.h"
 #include "vec.h"
@@ -31,12 +35,36 @@ inline Pattern backward_pattern(const at::Tensor& start, const at::Tensor& offse
   return {start.data_ptr<int>(), offset.data_ptr<int>(), value, values.numel()};
 }
 
-inline void gather(const float* dense, const int* position, int64_t size, float* values) {
-  for (int64_t k = 0; k < size; ++k) values[k] = dense[position[k]];
+constexpr int64_t kCopies = 1 << 14;  // entries that are worth a thread
+
+// Asks for the memory of an entry to come, into the second-level cache: the next line is rarely the next one in memory.
+SPARSEOPT_INLINE void prefetch(const float* dense, const int* position, int64_t k, int64_t end) {
+  constexpr int64_t kAhead = 128;
+  if (k + kAhead < end) __builtin_prefetch(dense + position[k + kAhead], 0, 2);
+}
+
+// The active values of a dense tensor; and whether they are, bit by bit, those before, if these are given.
+inline bool gather(const float* dense, const int* position, int64_t size, const float* before, float* values) {
+  std::atomic<bool> same = before != nullptr;
+  at::parallel_for(0, size, kCopies, [&](int64_t begin, int64_t end) {
+    int32_t differs = 0;
+    for (int64_t k = begin; k < end; ++k) {
+      prefetch(dense, position, k, end);
+      values[k] = dense[position[k]];
+      if (before) differs |= std::bit_cast<int32_t>(values[k]) ^ std::bit_cast<int32_t>(before[k]);
+    }
+    if (differs) same = false;
+  });
+  return same;
 }
 
 inline void scatter(const float* values, const int* position, int64_t size, float* dense) {
-  for (int64_t k = 0; k < size; ++k) dense[position[k]] = values[k];
+  at::parallel_for(0, size, kCopies, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      prefetch(dense, position, k, end);
+      dense[position[k]] = values[k];
+    }
+  });
 }
 
 }  // namespace sparseopt

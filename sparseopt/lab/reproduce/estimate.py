@@ -40,7 +40,8 @@ class Pace:
 
 def measure(config: Config, place: Place) -> Pace:
     """Train a few steps and evaluate a batch."""
-    often = replace(config, every=UPDATE_EVERY)
+    enough = max(config.epochs, UNTIMED + TIMED)  # an epoch of very little data may be a single step
+    often = replace(config, every=UPDATE_EVERY, epochs=enough)
     experiment = build(often, device=settle(place), data_dir=place.data_dir, accelerate=place.accelerate)
     timing = StepTimes()
     trainer = Trainer(experiment)

@@ -105,7 +105,9 @@ def collect(grid: Grid, folder: Path) -> Outcomes:
             for seed in range(grid.scale.seeds)
             if (run := found.get(experiment(grid.config(row, epochs, seed))))
         }
-        done = {seed: run for seed, run in runs.items() if run.state == "finished"}
+        done = {
+            seed: run for seed, run in runs.items() if run.state == "finished" and len(run.rows) == epochs
+        }
         begun = {seed: run for seed, run in runs.items() if seed not in done}
         cells[row, epochs] = Cell(row, epochs, grid.scale.seeds, done, begun)
     return Outcomes(grid, cells)

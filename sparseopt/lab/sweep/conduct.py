@@ -1,13 +1,12 @@
 """A sweep from beginning to end, as seen by the process that a person started: it works through others."""
 
 import logging
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
+from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial
 from rich.console import Console
+from sqlalchemy.exc import DBAPIError
 
 from sparseopt.lab.cli import INTERRUPTED, UserError
 from sparseopt.lab.sweep.crew import Crew
@@ -35,22 +34,35 @@ class Outcome:
 def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_AFTER) -> Outcome:
     """Work on the study until all trials of the plan have ended, or somebody asks to stop."""
     job.database.require()
-    trials = job.database.patience(lambda: Trials.open(job.database, job.name, job.plan))
+    trials = _opened(job)
     conductor = _Conductor(job, trials, Watch(dead_after, job.seat, job.in_use))
     crew = Crew(job, workers, conductor.left)
+    stop = job.database.patience.stop
     try:
-        with _sigterm_as_ctrl_c(), display(console, conductor.look()) as shown, crew.working():
-            while crew.at_work:
+        with stop.listening(), display(console, conductor.look()) as shown:
+            with crew.working():
+                while crew.at_work and not stop.made:
+                    shown.show(conductor.look())
+                    crew.tend(LOOK_SECONDS)
+            if not stop.made:
                 shown.show(conductor.look())
-                crew.tend(LOOK_SECONDS)
-            shown.show(conductor.look())
-    except KeyboardInterrupt:
-        raise UserError(
-            f"interrupted ({conductor.tally}); the same command goes on from there", INTERRUPTED
-        ) from None
     finally:
         job.database.close()
+    if stop.made:
+        tally = conductor.tally
+        raise UserError(
+            f"interrupted, {tally.done} of {tally.all} runs done; the same command goes on from there",
+            INTERRUPTED,
+        )
     return Outcome(conductor.seen, crew.refused)
+
+
+def _opened(job: Job) -> Trials:
+    """The trials of the study, made or joined; tables that cannot be read are the person's to replace."""
+    try:
+        return job.database.patience(lambda: Trials.open(job.database, job.name, job.plan))
+    except (DBAPIError, StorageInternalError) as error:
+        raise job.database.refusal(error) from error
 
 
 class _Conductor:
@@ -87,17 +99,3 @@ class _Conductor:
     def _bury(self, trial: FrozenTrial) -> None:
         if self._patience(lambda: self._trials.bury(trial)):
             log.warning("the worker of %s died; another one goes on with it", trial.user_attrs.get(RUN))
-
-
-@contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """A cluster that wants its node back, and a person at the keyboard, are heard alike."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -21,7 +21,7 @@ from sparseopt.lab.sweep.worker import CANNOT_WORK, work
 
 log = logging.getLogger(__name__)
 
-ORDERLY = (0, INTERRUPTED, CANNOT_WORK)
+ORDERLY = (0, INTERRUPTED, CANNOT_WORK, -signal.SIGTERM)  # the last: told to stop while it was starting
 MOST_STILLBORN = 3
 
 Left = Callable[[str, bool], bool]
@@ -122,7 +122,6 @@ class Crew:
 
     def _stop(self) -> None:
         """Ask all to save and stop, and wait for them; a second Ctrl-C asks them to stop at once."""
-        self._job.database.patience.hurry()
         self._signal()
         while self.at_work:
             try:

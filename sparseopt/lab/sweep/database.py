@@ -63,9 +63,19 @@ class Database:
         try:
             inspect(self._engine).get_table_names()
         except DBAPIError as error:
-            raise UserError(f"the database {self} cannot be used: {reason(error)}") from error
+            raise self.refusal(error) from error
         finally:
             self.close()
+
+    def refusal(self, error: Exception) -> UserError:
+        """What to say, and what to do, about a database that cannot be worked with."""
+        remedy = (
+            "move the file away and give the same command again: runs that are complete count, the others go on from "
+            "their checkpoints"
+            if self.url.get_backend_name() == "sqlite"
+            else "start the server, or set --storage right"
+        )
+        return UserError(f"the database {self} cannot be used: {reason(error)}; {remedy}")
 
     def close(self) -> None:
         """Let go of all connections; whoever needs one again gets it."""

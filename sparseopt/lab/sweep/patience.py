@@ -12,6 +12,7 @@ from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from sparseopt.lab.cli import UserError
+from sparseopt.lab.interrupt import StopRequest
 from sparseopt.lab.progress import duration
 
 log = logging.getLogger(__name__)
@@ -30,10 +31,13 @@ class Patience:
         self.seconds, self.first_pause = seconds, pause
         self.outages = 0
         """How many times it was away."""
+        self.stop = StopRequest()
+        """Whoever works with the database stops between two questions to it, never within one."""
 
-    def hurry(self) -> None:
-        """Wait no longer than a person does who has asked to stop."""
-        self.seconds = min(self.seconds, WHILE_STOPPING)
+    @property
+    def limit(self) -> float:
+        """Who has been asked to stop waits no longer than the person does."""
+        return min(self.seconds, WHILE_STOPPING) if self.stop.made else self.seconds
 
     def __call__(self, action: Callable[[], T]) -> T:
         """What the action returns, once the database has answered."""
@@ -55,11 +59,11 @@ class Patience:
     def _bear(self, error: Exception, since: float, *, told: bool) -> None:
         if not told:
             self.outages += 1
-            limit = duration(self.seconds)
+            limit = duration(self.limit)
             log.warning("the database does not answer (%s); waiting for it, at most %s", reason(error), limit)
-        if time.monotonic() - since > self.seconds:
+        if time.monotonic() - since > self.limit:
             raise UserError(
-                f"the database has not answered for {duration(self.seconds)} ({reason(error)}); all runs are saved: "
+                f"the database has not answered for {duration(self.limit)} ({reason(error)}); all runs are saved: "
                 "start the database, and the same command goes on"
             ) from error
 

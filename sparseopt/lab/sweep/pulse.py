@@ -10,6 +10,7 @@ from types import TracebackType
 
 from torch import Tensor
 
+from sparseopt.lab.interrupt import StopRequest
 from sparseopt.lab.metrics import Row
 from sparseopt.lab.sweep.patience import is_outage, reason
 from sparseopt.lab.sweep.trials import Claim, Lost, Trials
@@ -21,8 +22,8 @@ log = logging.getLogger(__name__)
 class Pulse(Observer):
     """Beats from the beginning of the block to its end; observes the training in between."""
 
-    def __init__(self, trials: Trials, claim: Claim, interval: float) -> None:
-        self._trials, self._claim, self._interval = trials, claim, interval
+    def __init__(self, trials: Trials, claim: Claim, interval: float, stop: StopRequest) -> None:
+        self._trials, self._claim, self._interval, self._stop = trials, claim, interval, stop
         self._accuracies: dict[int, float] = {}
         self._reported = 0
         self._lost = False
@@ -40,6 +41,8 @@ class Pulse(Observer):
         self._thread.join()
 
     def started(self, trainer: Trainer) -> None:
+        if self._stop.made:  # while the run was being prepared; from here on, training itself listens
+            raise KeyboardInterrupt
         for row in trainer.rows:  # of a run that goes on, perhaps begun elsewhere
             self._accuracies[row["epoch"]] = row["test_accuracy"]
 

@@ -33,11 +33,11 @@ def work(job: Job, token: str, pipe: Connection) -> None:
     """The life of a worker process: its exit code is 0 if nothing is left to do, 130 if it was told to stop."""
     os.setpgrp()  # Ctrl-C is for the parent, which lets every worker save and stop
     sender = Sender(pipe)
-    logging.basicConfig(handlers=[sender], level=logging.WARNING, force=True)
-    signal.signal(signal.SIGTERM, _stop)
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    logging.basicConfig(handlers=[sender], level=logging.WARNING, format="%(message)s", force=True)
     try:
-        Worker(job, worker_name(os.getpid(), token), sender).run()
+        with job.database.patience.stop.listening():
+            threading.Thread(target=_stop_with_parent, daemon=True).start()
+            Worker(job, worker_name(os.getpid(), token), sender).run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except UserError as error:
@@ -51,14 +51,19 @@ class Worker:
     def __init__(self, job: Job, name: str, sender: Sender) -> None:
         self.job, self.name, self.sender = job, name, sender
         self.patience = job.database.patience
+        self.stop = self.patience.stop
         self.device = settle(job.place)
         self.trials = self.patience(lambda: Trials(job.database, job.name, job.plan))
         self.refused: set[int] = set()
         """Trials that cannot be trained here, and wait for another worker, or for the cause to be removed."""
+        self.occupied: set[int] = set()
+        """Trials whose folders somebody outside the study was writing when we tried; they come last."""
 
     def run(self) -> None:
         """Work until every trial has ended or is refused; while others work on the last ones, be ready to take over."""
         while states := self.patience(self._unfinished):
+            if self.stop.made:
+                raise KeyboardInterrupt
             claim = self.patience(self._claim) if WAITING in states else None
             if claim is not None:
                 self._take_up(claim)
@@ -71,7 +76,8 @@ class Worker:
         return states & {WAITING, RUNNING}
 
     def _claim(self) -> Claim | None:
-        return self.trials.claim(self.name, self.job.seat, self.refused)
+        first = self.trials.claim(self.name, self.job.seat, self.refused | self.occupied)
+        return first or self.trials.claim(self.name, self.job.seat, self.refused)
 
     def _take_up(self, claim: Claim) -> None:
         """Train, and tell the study what came of it; whatever happens, the trial does not stay behind."""
@@ -81,6 +87,7 @@ class Worker:
             log.warning("%s is now trained by another worker", claim.config.run_name)
         except InUse as error:
             log.info("%s", error)
+            self.occupied.add(claim.trial_id)
             self._give_back(claim)
             time.sleep(self.job.heartbeat)
         except Diverged as error:
@@ -97,7 +104,7 @@ class Worker:
 
     def _train(self, claim: Claim) -> None:
         job = self.job
-        with Pulse(self.trials, claim, job.heartbeat) as pulse:
+        with Pulse(self.trials, claim, job.heartbeat, self.stop) as pulse:
             summary = train(
                 *(claim.config, job.run_dir(claim.config.run_name)),
                 data_dir=job.place.data_dir,
@@ -126,16 +133,12 @@ class Worker:
 
     def _stop_at(self, claim: Claim) -> NoReturn:
         """The run is saved; if the database is away as well, others will see that nobody works on it."""
-        self.patience.hurry()
+        self.stop.made = True
         try:
             self._give_back(claim)
         except UserError as error:
             log.warning("%s could not be given back: %s", claim.config.run_name, error)
         raise KeyboardInterrupt
-
-
-def _stop(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _stop_with_parent() -> None:

@@ -82,7 +82,8 @@ def missing_notes(outcomes: Outcomes) -> list[str]:
     wanted, done = sum(cell.wanted for cell in cells), len(outcomes.finished)
     if wanted == done:
         return []
-    states = [run.state for cell in cells for run in cell.begun.values()]
+    begun = [run for cell in cells for run in cell.begun.values()]
+    states = ["damaged" if run.state == "finished" else run.state for run in begun]
     counts = {state: states.count(state) for state in sorted(set(states))}
     counts["not begun"] = wanted - done - len(states)
     told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)

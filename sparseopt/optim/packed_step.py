@@ -1,0 +1,151 @@
+"""A step of the base optimizer on the active weights alone, where that gives the same numbers and costs less.
+
+While an elementwise optimizer steps, a stand-in takes the place of each sparse parameter: a matrix of one row with the active
+weights, their gradients and their state. Afterwards the weights are back in the dense parameters, whose other entries nobody
+has touched: they are as zero as before. The state stays packed, in tensors that are dense to whoever looks at them. So a step
+costs what the active weights cost, and parameters and state are what they are after a dense step.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sparseopt.topology import Topology
+from sparseopt.topology.active import ActiveEntries, Copies, Slot, pick, read, write
+from sparseopt.topology.active_tensor import ActiveTensor, put, take
+from sparseopt.topology.sharding import is_sharded
+
+BREAK_EVEN = 1 / 3  # share of active weights above which passes over the dense tensors are as fast
+
+WEIGHT = ""  # the role of the weight itself: no name of a state
+
+State = dict[str, Any]
+
+
+class PackedLayer:
+    """A sparse layer as the packed step needs it: where its active entries are, and their factors. Changes with the mask."""
+
+    def __init__(self, parameter: nn.Parameter, entries: ActiveEntries, factors: Tensor | None) -> None:
+        self.parameter, self.entries = parameter, entries
+        self.factors = None if factors is None else factors.expand_as(parameter).reshape(-1)[entries.index]
+
+    def is_ready(self, state: State) -> bool:
+        """Can the tensors be read and written by their active entries, as they are at this step?"""
+        weight, grad = self.parameter, self.parameter.grad
+        if grad is None or grad.layout != torch.strided or grad.dtype != weight.dtype:
+            return False
+        shaped = [value for value in state.values() if _has_shape(value, weight.shape)]
+        return all(each.is_contiguous() and _is_inexact(each) for each in (weight, grad, *shaped))
+
+
+def pays(topology: Topology, name: str) -> bool:
+    """Is it worth packing the layer? On other devices than the CPU, looking after the zeros would stop the queue."""
+    parameter = topology.parameters[name]
+    plain = parameter.device.type == "cpu" and not is_sharded(parameter) and not parameter.is_inference()
+    return plain and 0 < topology.active(name) <= BREAK_EVEN * topology.size(name)
+
+
+class StandIn:
+    """The active weights of a layer in the place of its parameter, for one step of the base optimizer."""
+
+    def __init__(self, layer: PackedLayer, grad: Tensor, packed: dict[str, Tensor], state: State) -> None:
+        self.layer = layer
+        self.values = nn.Parameter(_row(packed[WEIGHT]))
+        self.values.grad = self.grad = _row(grad)
+        self.state = {key: _row(packed[key]) if key in packed else value for key, value in state.items()}
+
+    def hold_to_mask(self) -> None:
+        """Nothing but active entries is here."""
+
+    def correct(self) -> None:
+        if self.layer.factors is not None:
+            self.grad.mul_(self.layer.factors)
+
+    def destinations(self, state: State) -> Iterator[tuple[Slot, Tensor]]:
+        """Where the active values go, and they. Completes the parameter's state by what the base has added or replaced."""
+        parameter, entries = self.layer.parameter, self.layer.entries
+        yield Slot(entries, WEIGHT, parameter), self.values.detach()
+        for key, value in self.state.items():
+            if not _has_shape(value, self.values.shape):
+                state[key] = value
+            elif _has_shape(state.get(key), parameter.shape):
+                yield Slot(entries, key, state[key]), value
+            else:
+                state[key] = ActiveTensor(value, entries, parameter.shape)
+
+
+@contextmanager
+def standing_in(base: Optimizer, layers: Sequence[PackedLayer], copies: Copies) -> Iterator[list[StandIn]]:
+    """Let the optimizer hold stand-ins instead of these layers' parameters; write back what it did, unless it failed."""
+    stand_ins = _read(layers, base.state, copies)
+    by_parameter = {each.layer.parameter: each.values for each in stand_ins}
+    held = [group["params"] for group in base.param_groups]
+    for group in base.param_groups:
+        group["params"] = [by_parameter.get(each, each) for each in group["params"]]
+    base.state.update({each.values: each.state for each in stand_ins if each.state})
+    try:
+        yield stand_ins
+    finally:
+        for group, parameters in zip(base.param_groups, held, strict=True):
+            group["params"] = parameters
+        for each in stand_ins:
+            each.state = base.state.pop(each.values, {})
+    _write(stand_ins, base.state, copies)
+
+
+def _read(layers: Sequence[PackedLayer], states: dict[Tensor, State], copies: Copies) -> list[StandIn]:
+    state = [states.get(layer.parameter, {}) for layer in layers]
+    slots = [list(_slots(*each)) for each in zip(layers, state, strict=True)]
+    values = iter(take([slot for each in slots for slot in each], partial(read, copies)))
+    packed = [{slot.role: next(values) for slot in each} for each in slots]
+    grads = [
+        Slot(at.entries, "gradient", at.parameter.grad) for at in layers if at.parameter.grad is not None
+    ]
+    return [
+        StandIn(*each) for each in zip(layers, take(grads, partial(pick, copies)), packed, state, strict=True)
+    ]
+
+
+def _slots(layer: PackedLayer, state: State) -> Iterator[Slot]:
+    """The weight, and all state with one entry a weight."""
+    yield Slot(layer.entries, WEIGHT, layer.parameter)
+    for role, value in state.items():
+        if _has_shape(value, layer.parameter.shape):
+            yield Slot(layer.entries, role, value)
+
+
+def _write(stand_ins: Sequence[StandIn], states: dict[Tensor, State], copies: Copies) -> None:
+    results = [
+        result
+        for each in stand_ins
+        for result in each.destinations(states[each.layer.parameter] if each.state else {})
+    ]
+    put([slot for slot, _ in results], [values.view(-1) for _, values in results], partial(write, copies))
+
+
+def pack_state(layers: Iterable[PackedLayer], states: dict[Tensor, State]) -> None:
+    """Pack the state that was loaded, as if the steps that led to it had been taken here."""
+    for layer in layers:
+        state = states.get(layer.parameter, {})
+        for _, role, value in list(_slots(layer, state))[1:]:
+            if value.is_contiguous() and _is_inexact(value):
+                values = value.view(-1)[layer.entries.index]
+                state[role] = ActiveTensor(values, layer.entries, value.shape)
+
+
+def _row(values: Tensor) -> Tensor:
+    """Two axes: HAM leaves vectors alone."""
+    return values.unsqueeze(0)
+
+
+def _has_shape(value: Any, shape: torch.Size) -> bool:
+    return isinstance(value, Tensor) and value.shape == shape
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

@@ -33,7 +33,7 @@ def layouts(at_scale: Callable[..., Grid], outcomes_of: Callable[..., Outcomes])
 
 def test_tables_are_well_formed(layouts: list[Layout]) -> None:
     for layout in layouts:
-        check(latex(layout, "tab:x"), len(layout.columns))
+        check(latex(layout, "tab:x", "2 seeds, 5% of it."), len(layout.columns))
 
 
 def check(text: str, columns: int) -> None:
@@ -55,15 +55,16 @@ def check(text: str, columns: int) -> None:
 
 
 def test_the_papers_looks(layouts: list[Layout]) -> None:
-    text = latex(layouts[0], "tab:x")
+    text = latex(layouts[0], "tab:x", "2 seeds, 5% of it.")
+    assert r"\caption{" in text.partition(r" 2 seeds, 5\% of it.")[0]
     assert r"\usepackage{booktabs,multirow}" in text.splitlines()[0]
     assert r"\multirow{4}{*}{90\%} & \multirow{2}{*}{RigL} & SparseOpt & 70.50 $\pm$ 0.71" in text
     assert r"\cmidrule(lr){2-" in text  # between RigL and SET
     assert r"\textbf{71.25 $\pm$ 0.35}" in text
     assert text.count(r"\midrule") == 2  # below the heading, and between the sparsities
-    assert "$-$0.75 (" in latex(layouts[1], "tab:x")
+    assert "$-$0.75 (" in latex(layouts[1], "tab:x", "2 seeds, 5% of it.")
 
 
 def test_a_table_without_rows_is_still_a_table() -> None:
-    check(latex(Layout("Empty", ("a",), ("b",), []), "tab:e"), 2)
-    check(latex(Layout("One", ("a",), ("b",), [("1", Best("-2"))]), "tab:e"), 2)
+    check(latex(Layout("Empty", ("a",), ("b",), []), "tab:e", "1 seed."), 2)
+    check(latex(Layout("One", ("a",), ("b",), [("1", Best("-2"))]), "tab:e", "1 seed."), 2)

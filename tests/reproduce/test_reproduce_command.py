@@ -47,7 +47,9 @@ def test_it_leaves_the_results_in_every_form(reproduced: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     assert {"results.md", "results.csv", "results.json", "index.html", "accuracy.tex"} <= names
     assert {"curves-set-4.png", "curves-set-4.pdf"} <= names
+    assert all("Scale: " in path.read_text() for path in folder.glob("*.tex"))
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    assert all({row["fraction_of_data"], row["width"]} == {"1.0"} for row in rows)
     assert [(row["training"], row["seeds"]) for row in rows] == [("SparseOpt", "2"), ("baseline", "2")]
     results = json.loads((folder / "results.json").read_text())
     accuracy = [

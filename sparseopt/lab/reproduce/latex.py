@@ -29,10 +29,10 @@ def latex_escape(text: str) -> str:
     return "".join(_SPECIAL.get(sign, sign) for sign in text)
 
 
-def latex(layout: Layout, label: str) -> str:
-    """The table as a float of its own, to be included with `\\input`."""
+def latex(layout: Layout, label: str, scale: str) -> str:
+    """The table as a float of its own, to be included with `\\input`; the caption tells the scale, wherever it goes."""
     depth, width = len(layout.labels), len(layout.columns)
-    notes = "".join(f" {latex_escape(note)}" for note in layout.notes)
+    notes = "".join(f" {latex_escape(note)}" for note in (scale, *layout.notes))
     lines = [
         "% needs \\usepackage{booktabs,multirow}",
         r"\begin{table}[tbp]",

@@ -71,7 +71,10 @@ def write(made: Results, folder: Path) -> list[Path]:
     texts = {
         "results.md": _markdown(made),
         "results.csv": csv_text(made.records),
-        **{f"{name}.tex": latex(table, f"tab:{made.name}-{name}") for name, table in made.tables.items()},
+        **{
+            f"{name}.tex": latex(table, f"tab:{made.name}-{name}", made.scale)
+            for name, table in made.tables.items()
+        },
     }
     for name, text in texts.items():
         write_bytes(folder / name, text.encode())

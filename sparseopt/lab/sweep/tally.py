@@ -39,11 +39,13 @@ class Tally:
             sum(epochs),
         )
 
+    @property
+    def all(self) -> int:
+        return self.done + self.running + self.failed + self.waiting
+
     def __str__(self) -> str:
-        total = self.done + self.running + self.failed + self.waiting
-        return (
-            f"{self.done}/{total} done, {self.running} running, {self.failed} failed, {self.waiting} waiting"
-        )
+        states = f"{self.running} running, {self.failed} failed, {self.waiting} waiting"
+        return f"{self.done}/{self.all} done, {states}"
 
 
 class Speed:

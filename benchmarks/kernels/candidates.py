@@ -1,7 +1,7 @@
 """What is timed: whole training steps and whole forward passes, dense in every way torch offers, and sparse."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor, nn
@@ -51,24 +51,27 @@ def training_step(forward: Callable[..., Tensor], optimizer: torch.optim.Optimiz
     return step
 
 
-def dense_variants(network: str, x: Tensor) -> dict[str, tuple[nn.Module, Callable[..., Tensor], Tensor]]:
-    """The dense network in both memory formats, eager and compiled: model, what to call, what with."""
+def dense_variants(
+    network: str, x: Tensor, ways: Collection[str]
+) -> dict[str, tuple[nn.Module, Callable[..., Tensor], Tensor]]:
+    """The dense network in both memory formats, "eager", "compiled" or both: model, what to call, what with."""
     variants = {}
     for layout in ("NCHW", "channels_last") if x.dim() == 4 else ("",):
         model, data = make(network), x
         if layout == "channels_last":
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore
             data = x.contiguous(memory_format=torch.channels_last)
-        compiled = copy.deepcopy(model)
-        variants[f"dense {layout} eager".replace("  ", " ")] = (model, model, data)
-        variants[f"dense {layout} compiled".replace("  ", " ")] = (compiled, torch.compile(compiled), data)
+        for way in ways:
+            own = copy.deepcopy(model)
+            forward = torch.compile(own) if way == "compiled" else own
+            variants[" ".join(("dense", layout, way) if layout else ("dense", way))] = (own, forward, data)
     return variants
 
 
-def dense_training(network: str, x: Tensor) -> dict[str, Step]:
+def dense_training(network: str, x: Tensor, ways: Collection[str]) -> dict[str, Step]:
     return {
         name: training_step(forward, sgd(model), data)
-        for name, (model, forward, data) in dense_variants(network, x).items()
+        for name, (model, forward, data) in dense_variants(network, x, ways).items()
     }
 
 

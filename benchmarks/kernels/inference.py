@@ -11,10 +11,10 @@ def main() -> None:
     torch._inductor.config.freezing = True  # folds batch norm, as the sparse engine does
     x = images(given.network, given.batch)
     passes = {}
-    for name, (model, forward, data) in dense_variants(given.network, x).items():
+    for name, (model, forward, data) in dense_variants(given.network, x, given.dense).items():
         settled(model, images(given.network, 16))
         passes[name] = lambda forward=forward, data=data: forward(data)
-    for distribution in ("erk", "uniform"):
+    for distribution in given.distribution:
         for sparsity in given.sparsity:
             name = f"{distribution} {sparsity:.0%}"
             passes[name] = sparse_inference(given.network, x, sparsity, distribution)

@@ -20,7 +20,7 @@ def main() -> None:
     torch.set_num_threads(1)
     x = images(options.network, options.batch)
     if options.dense:
-        step = next(iter(dense_training(options.network, x).values()))
+        step = next(iter(dense_training(options.network, x, ["eager"]).values()))
     else:
         step = sparse_training(options.network, x, options.sparsity, "erk", wrapped=True)
     for _ in range(3):

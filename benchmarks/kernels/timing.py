@@ -18,6 +18,14 @@ def options(description: str | None, **more: tuple[type, object]) -> argparse.Na
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--sparsity", type=float, nargs="+", default=[0.9, 0.95, 0.97])
+    parser.add_argument("--distribution", nargs="+", choices=("erk", "uniform"), default=["erk", "uniform"])
+    parser.add_argument(
+        "--dense",
+        nargs="+",
+        choices=("eager", "compiled"),
+        default=["eager", "compiled"],
+        help="what to compare with; compiling a large network takes minutes",
+    )
     parser.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="cpu: on a busy machine, with one thread"
     )

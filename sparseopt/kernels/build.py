@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from sparseopt.kernels.spinner import spinner
+
 logger = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "csrc"
@@ -130,9 +132,10 @@ def compile_library(command: list[str], path: Path) -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         finished = Path(folder) / path.name
-        run = subprocess.run(
-            [*command, *arguments, "-o", str(finished)], capture_output=True, text=True, check=False
-        )
+        with spinner("compiling the sparse CPU kernels"):
+            run = subprocess.run(
+                [*command, *arguments, "-o", str(finished)], capture_output=True, text=True, check=False
+            )
         if run.returncode:
             raise BuildError(f"{command[0]} failed on the kernels:\n{run.stderr.strip()[-2000:]}")
         finished.replace(path)

@@ -66,10 +66,9 @@ class Lists:
     backward_border: int
 
 
-def build_lists(conv: Conv, mask: Tensor | None, height: int, width: int, border: int, lanes: int) -> Lists:
-    """`mask` is None for a dense layer; `border` is that of the convolution's input."""
+def build_lists(conv: Conv, mask: Tensor, height: int, width: int, border: int, lanes: int) -> Lists:
+    """`border` is that of the convolution's input."""
     module = conv.module
-    mask = torch.ones_like(module.weight, dtype=torch.bool) if mask is None else mask
     rows, columns = axes(module, height, width)
     padding = (rows.padding, columns.padding)
     backward_border = max(rows.backward_border, columns.backward_border)

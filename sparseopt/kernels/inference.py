@@ -72,9 +72,8 @@ def order_steps(region: Region, topology: Topology) -> list[Step]:
     steps: dict[Value, Step] = {}
 
     def add(conv: Conv, makes: Value, shortcut: Shortcut | None, *, relu: bool) -> None:
-        mask = topology.masks.get(conv.weight, torch.ones_like(conv.module.weight, dtype=torch.bool))
         parts = (None, 1, 0) if shortcut is None else (shortcut.source, shortcut.stride, shortcut.offset)
-        steps[makes] = Step(conv, mask, *fold(conv), makes, *parts, relu)
+        steps[makes] = Step(conv, conv.mask(topology), *fold(conv), makes, *parts, relu)
 
     def need(value: Value) -> None:
         if value in steps or (isinstance(value, Activation) and value.main is None):
@@ -125,7 +124,7 @@ class FrozenRegion(nn.Module):
         self._programs: dict[tuple[Any, ...], Program] = {}
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        return [(conv.weight, conv.module.weight) for conv in self.region.convs]
+        return self.region.weights()
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
         samples = images[0].shape[0]

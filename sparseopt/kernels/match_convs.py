@@ -15,6 +15,7 @@ from torch import nn
 from torch.fx import Graph, Node
 from torch.nn import functional as F
 
+from sparseopt.kernels.averaging import averaging, pooling_options
 from sparseopt.kernels.graph import Activation, Conv, Output, Region, Shortcut
 from sparseopt.kernels.rewrite import Piece, has_hooks
 
@@ -140,6 +141,8 @@ class Matcher:
             return self._subsample(node, level)
         if node.target is F.pad:
             return self._pad_channels(node, level)
+        if node.target is F.avg_pool2d:
+            return self._average(node, level)
         return None
 
     def _match_module(self, node: Node, level: int) -> Value | None:
@@ -155,6 +158,8 @@ class Matcher:
             return self._relu(node, level)
         if isinstance(module, nn.Identity):
             return self._identity(node, level)
+        if isinstance(module, nn.AvgPool2d):
+            return self._average(node, level)
         return None
 
     def _identity(self, node: Node, level: int) -> Value | None:
@@ -172,6 +177,19 @@ class Matcher:
             return None
         conv = Conv(activation, module, name)
         self.regions.setdefault(level, Region()).convs.append(conv)
+        return conv
+
+    def _average(self, node: Node, level: int) -> Conv | None:
+        """Average pooling of a value of the region, as a convolution whose weights are constant."""
+        source, options = node.args[0], pooling_options(node, self.modules.get(str(node.target)))
+        value = self._value(source, level)
+        if options is None or not isinstance(source, Node) or not isinstance(value, Conv | Activation):
+            return None
+        module = averaging(value.channels, *options)
+        if not supported(module):
+            return None
+        conv = Conv(self._activation(source), module, None)
+        self.regions[level].convs.append(conv)
         return conv
 
     def _norm(self, node: Node, module: nn.BatchNorm2d, level: int) -> Conv | None:

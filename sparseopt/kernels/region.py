@@ -30,7 +30,7 @@ class SparseRegion(nn.Module):
         self._built_for = topology.version
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        return [(conv.weight, conv.module.weight) for conv in self.plan.region.convs]
+        return self.plan.region.weights()
 
     def parameters_of_region(self) -> Iterator[Tensor]:
         for conv in self.plan.region.convs:
@@ -41,7 +41,7 @@ class SparseRegion(nn.Module):
     def lists(self, conv: Conv, height: int, width: int, border: int) -> Lists:
         key = (conv, height, width)
         if key not in self._lists:
-            mask = self.topology.masks.get(conv.weight)
+            mask = conv.mask(self.topology)
             self._lists[key] = build_lists(conv, mask, height, width, border, self.memory.lanes)
         return self._lists[key]
 

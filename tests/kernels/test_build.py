@@ -1,5 +1,6 @@
 """Building the kernels: once, for the right machine, whatever else happens at the same time."""
 
+import io
 import os
 import platform
 import stat
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparseopt.kernels import build
+from sparseopt.kernels.spinner import CLEAR_LINE, spinner
 
 GRADIENTS_OF_A_SMALL_NETWORK = """
 import torch, sparseopt as so
@@ -107,3 +109,23 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(build.BuildError, match="no-such-compiler not found; install one or set CXX"):
         build.find_compiler()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_spinner_turns_on_a_terminal_and_leaves_no_trace() -> None:
+    terminal = Terminal()
+    with spinner("compiling", terminal):
+        pass
+    assert "| compiling, 0 s" in terminal.getvalue()
+    assert terminal.getvalue().endswith(CLEAR_LINE)
+
+
+def test_nothing_turns_where_nobody_watches() -> None:
+    file = io.StringIO()
+    with spinner("compiling", file):
+        pass
+    assert file.getvalue() == ""

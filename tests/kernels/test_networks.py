@@ -1,5 +1,6 @@
 """What tracing finds in whole networks, and that it computes what the network says."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -184,3 +185,42 @@ def test_sums_that_torch_would_broadcast_are_refused() -> None:
     for network in (model, engine):
         with pytest.raises(ValueError, match=r"size \(1, 1\) and \(6, 6\)"):
             network(torch.randn(5, 3, 6, 6))
+
+
+class Pooled(nn.Module):
+    """Average pooling between convolutions, as a module or a function, and of the shortcut."""
+
+    def __init__(self, pool: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.b, self.project = nn.Conv2d(6, 6, 3, 2, 1), nn.Conv2d(6, 6, 1)
+        self.norm_b, self.fc, self.pool = nn.BatchNorm2d(6), nn.Linear(6, 4), pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.a(x)))
+        x = torch.relu(self.norm_b(self.b(x)) + self.project(self.pool(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("pool", "fused"),
+    [
+        (nn.AvgPool2d(2), True),
+        (nn.AvgPool2d(3, 2, 1), True),
+        (nn.AvgPool2d(3, 2, 1, count_include_pad=False), False),
+        (lambda x: F.avg_pool2d(x, 2), True),
+        (lambda x: F.avg_pool2d(x, kernel_size=(3, 3), stride=2, padding=1), True),
+        (lambda x: F.avg_pool2d(x, x.shape[-1] // 4), False),
+    ],
+)
+def test_average_pooling(check: Check, pool: Callable[[Tensor], Tensor], fused: bool) -> None:
+    torch.manual_seed(0)
+    model = Pooled(pool)
+    topology = so.sparsify(model, 0.5, distribution="uniform")
+    x = torch.randn(5, 3, 8, 8)
+    check(model, topology, x)
+    engine = so.compile_inference(model, topology)
+    assert torch.allclose(engine(x), copy.deepcopy(model).eval()(x), atol=1e-6)
+    so.accelerate(model, topology)
+    assert pieces(model) == (2 if fused else 3)  # the classifier is one
+    assert len(so.kernels.accelerated_layers(model)) == 4

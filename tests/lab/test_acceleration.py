@@ -6,11 +6,25 @@ from pathlib import Path
 
 import pytest
 
+import sparseopt as so
 from sparseopt.__main__ import main
 from sparseopt.kernels.accelerated import SparseForward
+from sparseopt.lab.cli import UserError
 from sparseopt.lab.experiment import build
 from sparseopt.lab.recipes import RECIPES, Config
 from sparseopt.lab.train import train
+from sparseopt.lab.trainer import Observer, Trainer
+
+
+class StopAt(Observer):
+    """Ends a run after a step, as whatever goes wrong would."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def stepped(self, trainer: Trainer) -> None:
+        if trainer.step == self.step:
+            raise UserError(f"stopped after step {self.step}")
 
 
 def small(**changes: object) -> Config:
@@ -34,6 +48,17 @@ def test_two_accelerated_runs_are_the_same_run() -> None:
 def test_auto_says_what_it_chose(caplog: pytest.LogCaptureFixture) -> None:
     build(small(), accelerate="auto")
     assert "ms dense" in caplog.text
+
+
+def test_a_run_that_goes_on_keeps_what_auto_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another measurement would choose otherwise."""
+    monkeypatch.setattr(so.kernels, "faster_layers", lambda *_: ("4",))
+    with pytest.raises(UserError, match="stopped after step 5"):
+        train(small(), tmp_path, accelerate="auto", observers=[StopAt(5)])
+    monkeypatch.setattr(so.kernels, "faster_layers", lambda *_: pytest.fail("measured again"))
+    summary = train(small(), tmp_path, accelerate="auto")
+    assert summary.experiment is not None
+    assert so.kernels.accelerated_layers(summary.experiment.model) == ("4",)
 
 
 def test_a_dense_run_has_nothing_to_accelerate() -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from sparseopt.kernels import accelerated_layers
+from sparseopt.lab.acceleration import Accelerate
 from sparseopt.lab.checkpoint import decode
 from sparseopt.lab.cli import INTERRUPTED, UserError
 from sparseopt.lab.recipes import Config
@@ -25,7 +27,7 @@ from sparseopt.lab.trainer import Diverged, Observer, Trainer
 Small = Callable[..., Config]
 Outcome = Callable[[Path], tuple[bytes, list[dict[str, Any]]]]
 
-KILLS = 20
+KILLS = {"off": 20, "on": 8}
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +58,9 @@ class Signalling(Observer):
             self.reached.set()
 
 
-def run_in_process(config: Config, out: Path, steps: int, reached: Any) -> None:
+def run_in_process(config: Config, out: Path, steps: int, reached: Any, accelerate: Accelerate) -> None:
     torch.set_num_threads(1)  # as in this process
-    train(config, out, checkpoint_seconds=0, observers=[Signalling(steps, reached)])
+    train(config, out, checkpoint_seconds=0, observers=[Signalling(steps, reached)], accelerate=accelerate)
     reached.set()
 
 
@@ -71,18 +73,22 @@ def run_with_little_space(config: Config, out: Path, limit: int) -> None:
         os._exit(error.exit_code if "cannot write" in str(error) else 1)
 
 
+@pytest.mark.parametrize("accelerate", KILLS)
 def test_killed_at_random_moments_it_ends_with_the_same_bits(
-    *, small: Small, outcome: Outcome, reference: Any, workers: Any, tmp_path: Path
+    *, accelerate: Accelerate, small: Small, outcome: Outcome, workers: Any, tmp_path: Path
 ) -> None:
+    whole = train(small(), tmp_path / "whole", accelerate=accelerate)
+    assert whole.experiment is not None
+    assert bool(accelerated_layers(whole.experiment.model)) == (accelerate == "on")
     moments, kills, finished = random.Random(0), 0, 0
-    while kills < KILLS or not finished:
+    while kills < KILLS[accelerate] or not finished:
         out, reached = tmp_path / str(finished), workers.Event()
-        steps = moments.randint(0, 15) if kills < KILLS else 1000  # 0: before the first step
-        worker = workers.Process(target=run_in_process, args=(small(), out, steps, reached))
+        steps = moments.randint(0, 15) if kills < KILLS[accelerate] else 1000  # 0: before the first step
+        worker = workers.Process(target=run_in_process, args=(small(), out, steps, reached, accelerate))
         worker.start()
         if steps:
             reached.wait()
-        if kills < KILLS:
+        if kills < KILLS[accelerate]:
             worker.join(moments.uniform(0, 0.03))  # about the time of a step and its checkpoint
         else:
             worker.join()
@@ -92,7 +98,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(
             kills += 1
         else:
             assert worker.exitcode == 0
-            assert outcome(out) == reference
+            assert outcome(out) == outcome(tmp_path / "whole")
             finished += 1
 
 

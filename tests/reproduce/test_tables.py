@@ -31,7 +31,7 @@ def set_97(at_scale: AtScale) -> Callable[..., Grid]:
 
 def test_mean_std_best_and_the_papers_figure_beside(set_97: AtScale, outcomes_of: OutcomesOf) -> None:
     table = accuracy_table(outcomes_of(set_97(), {OURS: [54.0, 55.0, 56.0], BASE: [53.0, 53.5, 54.0]}))
-    assert table.columns == ("sparsity", "DST", "training", "100", "paper, 100")
+    assert table.columns == ("sparsity", "DST", "training", "100 epochs", "paper, 100")
     assert table.rows == [
         ("97%", "SET", "SparseOpt", "55.00 ± 1.00", "54.76 ± 0.39"),
         ("97%", "SET", "baseline", "53.50 ± 0.50", "53.10 ± 0.48"),
@@ -43,7 +43,7 @@ def test_at_another_length_the_papers_nearest_figure_is_kept_apart(
     set_97: AtScale, outcomes_of: OutcomesOf
 ) -> None:
     table = accuracy_table(outcomes_of(set_97(epochs=(20,)), {OURS: [33.0], BASE: [32.0]}))
-    assert table.values == ("20", "(paper: 100 epochs)")
+    assert table.values == ("20 epochs", "(paper: 100 epochs)")
     assert any("for orientation only" in note for note in table.notes)
     assert table.rows[1][3:] == ("32.00 (1 of 3 seeds)", "53.10 ± 0.48")
 
@@ -52,7 +52,7 @@ def test_on_part_of_the_data_no_figure_of_the_paper_stands_beside(
     set_97: AtScale, outcomes_of: OutcomesOf
 ) -> None:
     outcomes = outcomes_of(set_97(fraction_of_data=0.5), {OURS: [33.0], BASE: [32.0]})
-    assert accuracy_table(outcomes).values == ("100", "(paper: 100 epochs)")
+    assert accuracy_table(outcomes).values == ("100 epochs", "(paper: 100 epochs)")
     assert {row["paper_mean"] for row in records(outcomes, reach(outcomes, None))} == {None}
 
 
@@ -162,4 +162,4 @@ def test_digits_have_no_figure_in_the_paper(
     digits: Target, at_scale: AtScale, outcomes_of: OutcomesOf
 ) -> None:
     table = accuracy_table(outcomes_of(at_scale(digits), {OURS: [90.0], BASE: [91.0]}))
-    assert table.values == ("4",)
+    assert table.values == ("4 epochs",)

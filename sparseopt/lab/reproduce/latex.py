@@ -42,7 +42,6 @@ def latex(layout: Layout, label: str, scale: str) -> str:
         rf"\label{{{label}}}",
         rf"\begin{{tabular}}{{@{{}}{'l' * depth}{'r' * (width - depth)}@{{}}}}",
         r"\toprule",
-        *_over(layout),
         _line([latex_escape(name) for name in layout.columns]),
         r"\midrule",
         *_body(layout),
@@ -51,15 +50,6 @@ def latex(layout: Layout, label: str, scale: str) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _over(layout: Layout) -> list[str]:
-    """The heading above the values, with a rule as wide as they are."""
-    if not layout.over:
-        return []
-    depth, width = len(layout.labels), len(layout.columns)
-    heading = rf"\multicolumn{{{width - depth}}}{{c}}{{{latex_escape(layout.over)}}}"
-    return [_line([""] * depth + [heading]), rf"\cmidrule(lr){{{depth + 1}-{width}}}"]
 
 
 def _body(layout: Layout) -> list[str]:

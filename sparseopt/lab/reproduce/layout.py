@@ -24,8 +24,6 @@ class Layout:
     labels: tuple[str, ...]
     values: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
-    over: str = ""
-    """What the values are values of: a heading above theirs."""
     notes: Sequence[str] = ()
 
     @property

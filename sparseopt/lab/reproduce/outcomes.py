@@ -62,6 +62,11 @@ class Outcomes:
         return [run for cell in self.cells.values() for run in cell.runs.values()]
 
     @property
+    def found(self) -> list[Run]:
+        """All runs that are there, also those that diverged or are not finished: a page warns of them."""
+        return [run for cell in self.cells.values() for run in (*cell.runs.values(), *cell.begun.values())]
+
+    @property
     def rows(self) -> list[Row]:
         """The rows that have a finished run."""
         return [row for row in self.grid.rows if any(self.cells[row, e].runs for e in self.grid.scale.epochs)]

@@ -84,7 +84,7 @@ def write(made: Results, folder: Path) -> list[Path]:
     ]
     page = folder / "index.html"
     write_report(
-        *(made.outcomes.finished, page),
+        *(made.outcomes.found, page),
         title=f"{made.name}: {made.outcomes.grid.target.summary}",
         introduction=made.scale,
         sections=sections(made),

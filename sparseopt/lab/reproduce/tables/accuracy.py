@@ -1,5 +1,6 @@
 """Test accuracy in the paper's layout."""
 
+from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.reproduce.grid import Row
 from sparseopt.lab.reproduce.layout import Best, Layout
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
@@ -16,7 +17,7 @@ def accuracy_table(outcomes: Outcomes) -> Layout:
     values = [
         heading
         for epochs, paper in columns
-        for heading in (f"{epochs}", *([paper.heading] if paper.figures else []))
+        for heading in (counted(epochs, "epoch"), *([paper.heading] if paper.figures else []))
     ]
     rows = [
         (
@@ -31,7 +32,6 @@ def accuracy_table(outcomes: Outcomes) -> Layout:
         LABELS,
         (*values, *(paper.heading for paper in far)),
         rows,
-        over="total epochs",
         notes=_accuracy_notes(outcomes, bool(far)),
     )
 

@@ -1,5 +1,6 @@
 """Every row against its baseline, paired by seed."""
 
+from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.reproduce.layout import Layout
 from sparseopt.lab.reproduce.outcomes import Outcomes, accuracy
 from sparseopt.lab.reproduce.tables.texts import LABELS, against
@@ -19,9 +20,8 @@ def difference_table(outcomes: Outcomes) -> Layout:
     return Layout(
         "Difference to the baseline (percentage points of test accuracy)",
         (*LABELS, "against"),
-        tuple(map(str, epochs)),
+        tuple(counted(total, "epoch") for total in epochs),
         rows,
-        over="total epochs",
         notes=[
             f"Paired by seed: mean, {LEVEL:.0%} interval (Student's t). improves or worsens only where the interval leaves 0 "
             "out. No claim is made of a single seed, or of seeds that agree to the last digit."

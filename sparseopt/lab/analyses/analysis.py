@@ -59,6 +59,8 @@ class Table:
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
     notes: list[str] = field(default_factory=list)
+    labels: int = 1
+    """How many of the columns, from the left, name what the row is about."""
 
 
 @dataclass(frozen=True)

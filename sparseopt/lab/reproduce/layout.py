@@ -50,7 +50,8 @@ def table(layout: Layout, plain: Callable[[str], str], bold: Callable[[str], str
         tuple(bold(cell) if isinstance(cell, Best) else plain(cell) for cell in row)
         for row in layout.without_repeats()
     ]
-    return Table(tuple(plain(name) for name in layout.columns), rows, [plain(note) for note in layout.notes])
+    columns, notes = tuple(map(plain, layout.columns)), list(map(plain, layout.notes))
+    return Table(columns, rows, notes, labels=len(layout.labels))
 
 
 def for_terminal(layout: Layout) -> Table:

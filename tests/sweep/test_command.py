@@ -66,6 +66,7 @@ GRID = ["--grid", "seed=0,1"]
         (["--search", "lr=log:0.1:1", "--trials", "0"], "--trials must be at least 1, got 0"),
         ([*GRID, "--workers", "0"], "--workers must be at least 1, got 0"),
         ([*GRID, "--heartbeat", "30"], "--dead-after must be at least 3 times --heartbeat"),
+        ([*GRID, "--patience", "nan"], "--patience must be at least 0 seconds"),
         ([*GRID, "--storage", "mysql://me@host/db"], "studies live in PostgreSQL"),
         ([*GRID, "--storage", "nonsense"], "--storage is no database URL; write postgresql://USER@HOST/NAME"),
         (["--seed", "1", "mnist-mlp"], "the recipe goes before the options: sparseopt sweep mnist-mlp ..."),

@@ -63,6 +63,8 @@ class Options(Place):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} must be at least 1, got {value}")
+        if not self.patience >= 0:
+            raise UserError(f"--patience must be at least 0 seconds, got {self.patience:g}")
         if not 0 < self.heartbeat * BEATS_BEFORE_DEATH <= self.dead_after:
             raise UserError(
                 f"--dead-after must be at least {BEATS_BEFORE_DEATH} times --heartbeat, which must be greater than 0, "

@@ -86,7 +86,7 @@ class TensorPipeline:
         images = len(dataset.train_images)
         if not 1 <= batch_size <= images:
             raise UserError(
-                f"--batch-size must be between 1 and {images} for {dataset.name}, got {batch_size}"
+                f"--batch-size must be between 1 and {images}, the images of {dataset.name} that are used, got {batch_size}"
             )
         self.shape = dataset.shape
         self.classes = dataset.classes

@@ -51,7 +51,9 @@ class ImageNetPipeline:
         self.steps_per_epoch = len(self._used) // batch_size
         self.test_images = len(self._test)
         if not 1 <= batch_size <= len(self._used):
-            raise UserError(f"--batch-size must be between 1 and {len(self._used)}, got {batch_size}")
+            raise UserError(
+                f"--batch-size must be between 1 and {len(self._used)}, the images that are used, got {batch_size}"
+            )
         self._batch_size, self._seed, self._device, self._ranks = batch_size, seed, device, ranks
 
     def train_batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:

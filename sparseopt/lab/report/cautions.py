@@ -14,7 +14,17 @@ from sparseopt.lab.runs import Run, State, differing
 FEW_SEEDS = 3
 """With fewer, a standard deviation says next to nothing."""
 
-DECISIVE = ("sparseopt", "git_revision", "torch", "device", "processor", "threads", "ranks", "accelerate")
+DECISIVE = (
+    "sparseopt",
+    "git_revision",
+    "torch",
+    "device",
+    "processor",
+    "threads",
+    "ranks",
+    "accelerate",
+    "on_kernels",
+)
 """What may change the numbers of a run besides its settings."""
 
 

@@ -53,7 +53,9 @@ def _best(study: Study) -> Iterable[Tile]:
     means = [(average(accuracy, group.finished), group) for group in study.groups if group.finished]
     if means:
         cell, group = max(means, key=lambda entry: entry[0].number or 0.0)
-        note = f"{group.label} ({counted(len(group.finished), 'seed')})"
+        ties = sum(other.number == cell.number for other, _ in means) - 1
+        also = f", and {ties} more" if ties else ""
+        note = f"{group.label} ({counted(len(group.finished), 'seed')}){also}"
         yield Tile("highest mean test accuracy", f"{cell.text}%", note)
 
 

@@ -110,7 +110,7 @@ def test_machines_that_share_no_folder_notice_a_death_by_its_heartbeat(
 def test_ctrl_c_saves_gives_back_and_the_same_command_goes_on(
     sweep: Callable[..., Any], undisturbed: Callable[..., None]
 ) -> None:
-    disturbed = sweep("seed=0,1")
+    disturbed = sweep("seed=0,1,2,3,4,5")  # enough to be still at work when it is interrupted
     command = disturbed.start()
     runs = disturbed.folder / "runs"
     disturbed.wait_until(lambda: any(RunDir(run).checkpoints.newest_first() for run in runs.glob("*")))
@@ -121,7 +121,7 @@ def test_ctrl_c_saves_gives_back_and_the_same_command_goes_on(
     assert TrialState.WAITING in states
     assert TrialState.RUNNING not in states
     assert main(disturbed.argv()) == 0
-    disturbed.assert_each_ended_once(2)
+    disturbed.assert_each_ended_once(6)
     undisturbed(disturbed)
 
 

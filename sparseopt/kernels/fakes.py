@@ -20,6 +20,8 @@ NAMES = (
     "finish_gradient",
     "linear_forward",
     "linear_backward",
+    "tile_samples",
+    "untile_samples",
 )
 
 

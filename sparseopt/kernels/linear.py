@@ -1,7 +1,7 @@
-"""Chains of sparse linear layers on transposed activations (see `csrc/linear.h`), as one autograd node.
+"""Chains of sparse linear layers on activations in tiles of samples (see `csrc/linear.h`), as one autograd node.
 
-Activations stay transposed from the first layer of a chain to the last, ReLU included; the batch is padded to whole vectors
-with samples of zeros, whose gradient is zero.
+Activations stay in tiles from the first layer of a chain to the last, ReLU included; the batch is padded to whole vectors with
+samples of zeros, whose gradient is zero.
 """
 
 from collections import Counter
@@ -118,7 +118,7 @@ _run: Any = _disable_dynamo(
 
 
 class ChainRun:
-    """One pass through a chain, and back. `values` are the input and the outputs of all layers, transposed."""
+    """One pass through a chain, and back. `values` are the input and the outputs of all layers, in tiles."""
 
     def __init__(self, chain: SparseChain) -> None:
         self.chain, self.lists = chain.chain, chain.lists()
@@ -131,48 +131,53 @@ class ChainRun:
         self.values: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        self.values = [self._transposed(x)]
+        self.values = [self._tiled(x)]
         for layer, lists, packed in zip(self.chain, self.lists, self.packed, strict=True):
             bias = None if layer.module.bias is None else layer.module.bias.detach()
             use, source = lists.forward, self.values[-1]
             y = floats(layer.module.out_features, source.shape[1])
             self.ops.linear_forward(source, bias, packed, use.start, use.offset, layer.relu, y)
             self.values.append(y)
-        return self.values[-1][:, : len(x)].t().contiguous()
+        return self._untiled(self.values[-1], len(x))
 
     def backward(self, gradient: Tensor, input_wanted: bool) -> list[Tensor | None]:
         """Gradients of the input and of every layer's weight and bias."""
-        dy = self._transposed(gradient)
+        dy = self._tiled(gradient)
         if self.chain[-1].relu:
             dy *= self.values[-1] > 0
         found: list[Tensor | None] = []
         for index in reversed(range(len(self.chain))):
             dx = torch.empty_like(self.values[index]) if index or input_wanted else None
-            bias = None if self.chain[index].module.bias is None else dy.sum(1)
-            found = [self._layer_back(index, dy, dx), bias, *found]
+            found = [*self._layer_back(index, dy, dx), *found]
             if dx is not None:
                 dy = dx
-        return [dy[:, : len(gradient)].t() if input_wanted else None, *found]
+        return [self._untiled(dy, len(gradient)) if input_wanted else None, *found]
 
-    def _layer_back(self, index: int, dy: Tensor, dx: Tensor | None) -> Tensor:
-        """Writes the gradient of a layer's input to dx; returns that of its weight."""
+    def _layer_back(self, index: int, dy: Tensor, dx: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Writes the gradient of a layer's input to dx; returns those of its weight and bias."""
         lists, packed = self.lists[index], self.packed[index]
         use, behind_relu = lists.backward, index > 0 and self.chain[index - 1].relu
+        weight, bias = self.chain[index].module.weight, self.chain[index].module.bias
         of_weights = torch.empty_like(packed)
+        of_bias = None if bias is None else floats(*bias.shape)
         self.ops.linear_backward(
-            self.values[index], dy, packed, use.start, use.offset, use.order, behind_relu, dx, of_weights
+            *(self.values[index], dy, packed, use.start, use.offset, use.order),
+            *(behind_relu, dx, of_weights, of_bias),
         )
-        weight = self.chain[index].module.weight
         if weight in self.active_grads:
-            return ActiveTensor(of_weights, lists.entries, weight.shape)
-        return scatter(of_weights, lists.entries.position, weight)
+            return ActiveTensor(of_weights, lists.entries, weight.shape), of_bias
+        return scatter(of_weights, lists.entries.position, weight), of_bias
 
-    def _transposed(self, x: Tensor) -> Tensor:
+    def _tiled(self, x: Tensor) -> Tensor:
         lanes = self.ops.lanes()
-        out = floats(x.shape[1], -(-len(x) // lanes) * lanes)
-        out[:, len(x) :] = 0
-        out[:, : len(x)] = x.detach().t()
-        return out
+        tiles = floats(x.shape[1], -(-len(x) // lanes) * lanes)
+        self.ops.tile_samples(x.detach().contiguous(), tiles)
+        return tiles
+
+    def _untiled(self, tiles: Tensor, samples: int) -> Tensor:
+        x = floats(samples, tiles.shape[0])
+        self.ops.untile_samples(tiles, x)
+        return x
 
 
 class _Pass(torch.autograd.Function):

@@ -110,6 +110,14 @@ void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor&
   finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), norm.data_ptr<float>(), samples, sums.data_ptr<double>());
 }
 
+void tile_samples_op(const Tensor& x, const Tensor& tiles) {
+  tile_samples(x.data_ptr<float>(), x.size(0), x.size(1), tiles.size(1), tiles.data_ptr<float>());
+}
+
+void untile_samples_op(const Tensor& tiles, const Tensor& x) {
+  untile_samples(tiles.data_ptr<float>(), x.size(0), x.size(1), tiles.size(1), x.data_ptr<float>());
+}
+
 void linear_forward_op(const Tensor& x, const OptionalTensor& bias, const Tensor& values, const Tensor& start,
                        const Tensor& offset, bool relu, const Tensor& y) {
   const LinearLayer layer{forward_pattern(start, offset, values), x.size(0), y.size(0), x.size(1)};
@@ -117,10 +125,12 @@ void linear_forward_op(const Tensor& x, const OptionalTensor& bias, const Tensor
 }
 
 void linear_backward_op(const Tensor& x, const Tensor& dy, const Tensor& values, const Tensor& start, const Tensor& offset,
-                        const Tensor& order, bool relu, const OptionalTensor& dx, const Tensor& weight_gradient) {
+                        const Tensor& order, bool relu, const OptionalTensor& dx, const Tensor& weight_gradient,
+                        const OptionalTensor& bias_gradient) {
   const LinearLayer layer{backward_pattern(start, offset, order, values), x.size(0), dy.size(0), x.size(1)};
   (dx ? linear_backward<true> : linear_backward<false>)(layer, x.data_ptr<float>(), dy.data_ptr<float>(), {data(dx), relu},
                                                         order.data_ptr<int>(), weight_gradient.data_ptr<float>());
+  if (bias_gradient) linear_bias_gradient(layer, dy.data_ptr<float>(), bias_gradient->data_ptr<float>());
 }
 
 // Of several tensors: their active values, and which of them are those before, where `before` is not empty.
@@ -183,7 +193,9 @@ TORCH_LIBRARY(sparseopt, m) {
       "linear_forward(Tensor x, Tensor? bias, Tensor values, Tensor start, Tensor offset, bool relu, Tensor(a!) y) -> ()");
   m.def(
       "linear_backward(Tensor x, Tensor dy, Tensor values, Tensor start, Tensor offset, Tensor order, bool relu, "
-      "Tensor(a!)? dx, Tensor(b!) weight_gradient) -> ()");
+      "Tensor(a!)? dx, Tensor(b!) weight_gradient, Tensor(c!)? bias_gradient) -> ()");
+  m.def("tile_samples(Tensor x, Tensor(a!) tiles) -> ()");
+  m.def("untile_samples(Tensor tiles, Tensor(a!) x) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
@@ -202,6 +214,8 @@ TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
   m.impl("finish_gradient", finish_gradient_op);
   m.impl("linear_forward", linear_forward_op);
   m.impl("linear_backward", linear_backward_op);
+  m.impl("tile_samples", tile_samples_op);
+  m.impl("untile_samples", untile_samples_op);
 }
 
 }  // namespace sparseopt

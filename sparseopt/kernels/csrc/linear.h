@@ -1,8 +1,10 @@
-// Sparse linear layers on transposed activations: x [feature][sample], the samples padded to whole vectors.
+// Sparse linear layers. Activations lie in tiles of samples, so that what a tile's lists read at random is close together:
 //
-// Forward, a tile of samples of one output stays in registers while its active weights pass by. Backward, a tile of samples
-// of one input keeps x and its gradient there, and every load of the output gradient feeds both products. Threads share the
-// features, so each weight's gradient has one writer.
+//   [tile][feature][sample]      a tile: kTile vectors of samples, the last one as many as are left
+//
+// The samples are padded to whole vectors. Forward, the samples of a tile of one output stay in registers while its active weights
+// pass by. Backward, those of one input keep x and its gradient there, and every load of the output's gradient feeds both
+// products. Threads share the features, so each weight's gradient has one writer.
 #pragma once
 #include <ATen/Parallel.h>
 
@@ -10,44 +12,79 @@
 
 namespace sparseopt {
 
-constexpr int kLinearForward = 8;
-constexpr int kLinearBackward = kRegisters >= 32 ? 8 : 4;
+constexpr int kTile = kRegisters >= 32 ? 8 : 4;
+constexpr int64_t kFeatures = 16;  // that are worth a thread
+constexpr int kPending = 128;      // weights whose products wait to be added up, in the first-level cache
 
 struct LinearLayer {
   Pattern weights;  // lists by output (forward) or input (backward); offsets count features
   int64_t inputs, outputs, samples;  // samples: padded
 };
 
-template <int T, bool Relu>
-SPARSEOPT_INLINE void linear_forward_tile(const LinearLayer& layer, int64_t o, const float* x, float bias, float* y) {
-  const Pattern& w = layer.weights;
-  Vec acc[T];
-#pragma GCC unroll 8
-  for (int j = 0; j < T; ++j) acc[j] = broadcast(bias);
-  for (int k = w.start[o]; k < w.start[o + 1]; ++k) {
-    const Vec weight = broadcast(w.value[k]);
-    const float* p = x + w.offset[k] * layer.samples;
-    pin(p);
-#pragma GCC unroll 8
-    for (int j = 0; j < T; ++j) acc[j] += weight * load(p + j * kLanes);
+// Calls f.operator()<T>(n) for every tile, of T vectors from sample n on.
+template <int T = kTile, class F>
+void for_tiles(int64_t samples, const F& f, int64_t n = 0) {
+  for (; n + T * kLanes <= samples; n += T * kLanes) f.template operator()<T>(n);
+  if constexpr (T > 1) {
+    if (n < samples) for_tiles<T - 1>(samples, f, n);
   }
-#pragma GCC unroll 8
-  for (int j = 0; j < T; ++j) store(y + j * kLanes, Relu ? relu(acc[j]) : acc[j]);
 }
 
-template <int T, bool Relu>
-void linear_forward_samples(const LinearLayer& layer, int64_t o, const float* x, float bias, float* y, int64_t n) {
-  for (; n + T * kLanes <= layer.samples; n += T * kLanes) linear_forward_tile<T, Relu>(layer, o, x + n, bias, y + n);
-  if constexpr (T > 1) {
-    if (n < layer.samples) linear_forward_samples<T / 2, Relu>(layer, o, x, bias, y, n);
-  }
+// x [sample][feature] -> tiles; the samples that pad the last vector become zero.
+inline void tile_samples(const float* x, int64_t samples, int64_t features, int64_t padded, float* tiles) {
+  for_tiles(padded, [&]<int T>(int64_t n) {
+    float* tile = tiles + n * features;
+    at::parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+      for (int j = 0; j < T; ++j) {
+        const int64_t first = n + j * kLanes, valid = std::clamp<int64_t>(samples - first, 0, kLanes);
+        int64_t f = begin;
+        for (; f + kLanes <= end; f += kLanes) {
+          Vec square[kLanes]{};
+          for (int lane = 0; lane < valid; ++lane) square[lane] = load_unaligned(x + (first + lane) * features + f);
+          transpose(square);
+          for (int lane = 0; lane < kLanes; ++lane) store(tile + ((f + lane) * T + j) * kLanes, square[lane]);
+        }
+        for (; f < end; ++f)
+          for (int lane = 0; lane < kLanes; ++lane)
+            tile[(f * T + j) * kLanes + lane] = lane < valid ? x[(first + lane) * features + f] : 0.f;
+      }
+    });
+  });
+}
+
+// Tiles -> x [sample][feature], of the first samples.
+inline void untile_samples(const float* tiles, int64_t samples, int64_t features, int64_t padded, float* x) {
+  for_tiles(padded, [&]<int T>(int64_t n) {
+    const float* tile = tiles + n * features;
+    at::parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+      const int64_t valid = std::min<int64_t>(samples - n, T * kLanes);
+      for (int64_t sample = 0; sample < valid; ++sample)
+        for (int64_t f = begin; f < end; ++f) x[(n + sample) * features + f] = tile[f * T * kLanes + sample];
+    });
+  });
 }
 
 template <bool Relu>
 void linear_forward(const LinearLayer& layer, const float* x, const float* bias, float* y) {
-  at::parallel_for(0, layer.outputs, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t o = begin; o < end; ++o)
-      linear_forward_samples<kLinearForward, Relu>(layer, o, x, bias ? bias[o] : 0.f, y + o * layer.samples, 0);
+  const Pattern& w = layer.weights;
+  at::parallel_for(0, layer.outputs, kFeatures, [&](int64_t begin, int64_t end) {
+    for_tiles(layer.samples, [&]<int T>(int64_t n) {
+      for (int64_t o = begin; o < end; ++o) {
+        Vec acc[T];
+#pragma GCC unroll 8
+        for (int j = 0; j < T; ++j) acc[j] = broadcast(bias ? bias[o] : 0.f);
+        for (int k = w.start[o]; k < w.start[o + 1]; ++k) {
+          const Vec weight = broadcast(w.value[k]);
+          const float* p = x + n * layer.inputs + w.offset[k] * int64_t(T * kLanes);
+          pin(p);
+#pragma GCC unroll 8
+          for (int j = 0; j < T; ++j) acc[j] += weight * load(p + j * kLanes);
+        }
+        float* to = y + n * layer.outputs + o * T * kLanes;
+#pragma GCC unroll 8
+        for (int j = 0; j < T; ++j) store(to + j * kLanes, Relu ? relu(acc[j]) : acc[j]);
+      }
+    });
   });
 }
 
@@ -57,55 +94,88 @@ struct LinearGradient {
   bool relu;
 };
 
+// One tile of one input. `products`: a vector a weight, whose lanes add up to the tile's share of that weight's gradient.
 template <int T, bool Gradient>
-SPARSEOPT_INLINE void linear_backward_tile(const LinearLayer& layer, int64_t i, const float* x, const float* dy, float* to,
-                                           bool relu, float* weight_sums) {
-  const Pattern& w = layer.weights;
+SPARSEOPT_INLINE void linear_backward_tile(const Pattern& w, int64_t i, const float* x, const float* dy, float* to, bool relu,
+                                           float* products) {
   Vec in[T], acc[T];
 #pragma GCC unroll 8
   for (int j = 0; j < T; ++j) in[j] = load(x + j * kLanes), acc[j] = Vec{};
-  for (int k = w.start[i], n = 0; k < w.start[i + 1]; ++k, ++n) {
-    const Vec weight = broadcast(w.value[k]);
-    const float* p = dy + w.offset[k] * layer.samples;
-    pin(p);
-    Vec even{}, odd{};
-#pragma GCC unroll 8
-    for (int j = 0; j < T; ++j) {
-      const Vec d = load(p + j * kLanes);
-      if constexpr (Gradient) acc[j] += weight * d;
-      (j % 2 ? odd : even) += in[j] * d;
+  const auto weights = [&]<int N>(int k) SPARSEOPT_LAMBDA {  // N of them side by side
+    Vec weight[N], product[N];
+    const float* p[N];
+#pragma GCC unroll 2
+    for (int m = 0; m < N; ++m) {
+      weight[m] = broadcast(w.value[k + m]), product[m] = Vec{};
+      p[m] = dy + w.offset[k + m] * int64_t(T * kLanes);
+      pin(p[m]);
     }
-    store(weight_sums + n * kLanes, load(weight_sums + n * kLanes) + (even + odd));
-  }
+#pragma GCC unroll 8
+    for (int j = 0; j < T; ++j)
+#pragma GCC unroll 2
+      for (int m = 0; m < N; ++m) {
+        const Vec d = load(p[m] + j * kLanes);
+        if constexpr (Gradient) acc[j] += weight[m] * d;
+        product[m] += in[j] * d;
+      }
+#pragma GCC unroll 2
+    for (int m = 0; m < N; ++m) store(products + m * kLanes, product[m]);
+    products += N * kLanes;
+  };
+  int k = w.start[i];
+  for (; k + 2 <= w.start[i + 1]; k += 2) weights.template operator()<2>(k);
+  if (k < w.start[i + 1]) weights.template operator()<1>(k);
   if constexpr (!Gradient) return;
 #pragma GCC unroll 8
   for (int j = 0; j < T; ++j) store(to + j * kLanes, relu ? where_positive(in[j], acc[j]) : acc[j]);
 }
 
-template <int T, bool Gradient>
-void linear_backward_samples(const LinearLayer& layer, int64_t i, const float* x, const float* dy, const LinearGradient& out,
-                             float* weight_sums, int64_t n) {
-  const int64_t row = i * layer.samples;
-  for (; n + T * kLanes <= layer.samples; n += T * kLanes)
-    linear_backward_tile<T, Gradient>(layer, i, x + row + n, dy + n, Gradient ? out.to + row + n : nullptr, out.relu,
-                                      weight_sums);
-  if constexpr (T > 1) {
-    if (n < layer.samples) linear_backward_samples<T / 2, Gradient>(layer, i, x, dy, out, weight_sums, n);
-  }
+// Sums of the lanes of `count` vectors, added to `totals`. Vectors and totals have room for whole vectors of weights: zero is
+// added to what lies behind the last.
+SPARSEOPT_INLINE void add_totals(float* products, int count, float* totals) {
+  for (int k = count; k % kLanes; ++k) store(products + k * kLanes, Vec{});
+  for (int k = 0; k < count; k += kLanes)
+    store_unaligned(totals + k, load_unaligned(totals + k) + sum_each(products + k * kLanes));
 }
 
 template <bool Gradient>
 void linear_backward(const LinearLayer& layer, const float* x, const float* dy, const LinearGradient& out,
                      const int* order, float* weight_gradient) {
   const Pattern& w = layer.weights;
-  at::parallel_for(0, layer.inputs, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int first = w.start[i], count = w.start[i + 1] - first;
-      float* sums = scratch<Use::weight_sums>().get<float>(size_t(count) * kLanes);
-      std::fill_n(sums, size_t(count) * kLanes, 0.f);
-      linear_backward_samples<kLinearBackward, Gradient>(layer, i, x, dy, out, sums, 0);
-      for (int n = 0; n < count; ++n) weight_gradient[order[first + n]] = sum_lanes(load(sums + n * kLanes));
-    }
+  at::parallel_for(0, layer.inputs, kFeatures, [&](int64_t begin, int64_t end) {
+    const int first = w.start[begin], size = w.start[end] - first;
+    int longest = 0;
+    for (int64_t i = begin; i < end; ++i) longest = std::max(longest, w.start[i + 1] - w.start[i]);
+    float* products = scratch<Use::weight_sums>().get<float>(size_t(std::max(longest, kPending) + kLanes) * kLanes);
+    float* totals = scratch<Use::weight_totals>().get<float>(size + kLanes);
+    std::fill_n(totals, size + kLanes, 0.f);
+    for_tiles(layer.samples, [&]<int T>(int64_t n) {
+      for (int64_t i = begin; i < end;) {
+        const int pending = w.start[i];
+        do {
+          const int64_t at = n * layer.inputs + i * T * kLanes;
+          linear_backward_tile<T, Gradient>(w, i, x + at, dy + n * layer.outputs, Gradient ? out.to + at : nullptr, out.relu,
+                                            products + int64_t(w.start[i] - pending) * kLanes);
+          ++i;
+        } while (i < end && w.start[i + 1] - pending <= kPending);
+        add_totals(products, w.start[i] - pending, totals + (pending - first));
+      }
+    });
+    for (int k = 0; k < size; ++k) weight_gradient[order[first + k]] = totals[k];
+  });
+}
+
+// The gradient of the bias: the sum over all samples of each output.
+inline void linear_bias_gradient(const LinearLayer& layer, const float* dy, float* gradient) {
+  at::parallel_for(0, layer.outputs, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+    std::fill(gradient + begin, gradient + end, 0.f);
+    for_tiles(layer.samples, [&]<int T>(int64_t n) {
+      for (int64_t o = begin; o < end; ++o) {
+        Vec sum{};
+        for (int j = 0; j < T; ++j) sum += load(dy + n * layer.outputs + (o * T + j) * kLanes);
+        gradient[o] += sum_lanes(sum);
+      }
+    });
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace sparseopt {
 
@@ -31,6 +32,8 @@ SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
   return v;
 }
 
+SPARSEOPT_INLINE void store_unaligned(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
+
 using DoubleVec = double __attribute__((vector_size(kLanes * sizeof(double))));
 
 // Adds a vector to one of doubles in memory.
@@ -49,6 +52,48 @@ SPARSEOPT_INLINE float sum_lanes(Vec v) {
   for (int half = kLanes / 2; half > 0; half /= 2)
     for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   return lanes[0];
+}
+
+// Lanes of two vectors, by constant index: kLanes and above are those of b.
+template <int... Index>
+SPARSEOPT_INLINE Vec shuffle(Vec a, Vec b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, Index...);
+#else
+  using Indices = int32_t __attribute__((vector_size(sizeof(Vec))));
+  return __builtin_shuffle(a, b, Indices{Index...});
+#endif
+}
+
+// Lanes whose numbers differ in one bit change places between two vectors: those of a with the bit, those of b without it.
+template <int Bit, int... Lane>
+SPARSEOPT_INLINE void exchange(Vec& a, Vec& b, std::integer_sequence<int, Lane...>) {
+  const Vec first = shuffle<(Lane & Bit ? kLanes : 0) + (Lane & ~Bit)...>(a, b);
+  b = shuffle<(Lane & Bit ? kLanes : 0) + (Lane | Bit)...>(a, b);
+  a = first;
+}
+
+// A square of kLanes vectors: after exchanges by every bit, lane n of vector m is lane m of vector n.
+template <int Bit = 1>
+SPARSEOPT_INLINE void transpose(Vec* square) {
+  if constexpr (Bit < kLanes) {
+#pragma GCC unroll 16
+    for (int n = 0; n < kLanes; ++n)
+      if (!(n & Bit)) exchange<Bit>(square[n], square[n + Bit], std::make_integer_sequence<int, kLanes>{});
+    transpose<2 * Bit>(square);
+  }
+}
+
+// The sums of the lanes of `Count` vectors from `vectors` on; for kLanes of them, each in the lane of its vector.
+template <int Count = kLanes>
+SPARSEOPT_INLINE Vec sum_each(const float* vectors) {
+  if constexpr (Count == 1) {
+    return load(vectors);
+  } else {
+    Vec a = sum_each<Count / 2>(vectors), b = sum_each<Count / 2>(vectors + Count / 2 * kLanes);
+    exchange<Count / 2>(a, b, std::make_integer_sequence<int, kLanes>{});
+    return a + b;
+  }
 }
 
 // Keeps a pointer in one register. Without it the compiler derives every address of an unrolled tile from scratch and spills

@@ -16,6 +16,7 @@ from sparseopt.kernels.packed import CompiledCopies
 from sparseopt.kernels.region import SparseRegion
 from sparseopt.kernels.rewrite import Piece, rewrite
 from sparseopt.topology import Topology
+from sparseopt.topology.active_parameter import release
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ def restore(model: nn.Module) -> None:
     """Give the model back the `forward` of its class."""
     if isinstance(model.__dict__.get("forward"), SparseForward):
         del model.forward
+        for parameter in model.parameters():
+            release(parameter)
 
 
 class Unsupported(Exception):

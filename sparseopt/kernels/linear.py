@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.fx import Graph, Node
 
 from sparseopt.kernels import pattern
+from sparseopt.kernels.buffers import Buffers, Shape
 from sparseopt.kernels.build import operators
 from sparseopt.kernels.match_convs import RELU
 from sparseopt.kernels.memory import floats
@@ -22,7 +23,8 @@ from sparseopt.kernels.packed import gather, scatter
 from sparseopt.kernels.pattern import Pattern
 from sparseopt.kernels.rewrite import Piece, has_hooks
 from sparseopt.topology import Topology
-from sparseopt.topology.active import ActiveEntries
+from sparseopt.topology.active import WEIGHT, ActiveEntries
+from sparseopt.topology.active_parameter import ActiveParameter, adopt
 from sparseopt.topology.active_tensor import ActiveTensor
 
 
@@ -83,6 +85,7 @@ class SparseChain(nn.Module):
     def __init__(self, chain: Chain, topology: Topology) -> None:
         super().__init__()
         self.chain, self.topology = chain, topology
+        self.memory = Buffers(operators().lanes())
         self._lists: list[Lists] = []
         self._built_for: int | None = None
 
@@ -101,6 +104,15 @@ class SparseChain(nn.Module):
             return build_lists(self.topology.masks[name], self.topology.active_entries(name))
         mask = torch.ones_like(weight, dtype=torch.bool)
         return build_lists(mask, ActiveEntries(mask))
+
+    def values(self, weight: nn.Parameter, entries: ActiveEntries) -> Tensor:
+        """The active values of a weight: where the optimizer works on them as well, the very same ones."""
+        if type(weight) is nn.Parameter and weight in self.topology.active_grads and weight.is_contiguous():
+            entries.left.pop(WEIGHT, None)
+            adopt(weight, self.topology.copies)
+        if isinstance(weight, ActiveParameter):
+            return weight.content.values(entries)
+        return gather(weight, entries.position)
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
         return _run(self, x)
@@ -123,9 +135,9 @@ class ChainRun:
     def __init__(self, chain: SparseChain) -> None:
         self.chain, self.lists = chain.chain, chain.lists()
         self.active_grads = chain.topology.active_grads
-        self.ops = operators()
+        self.ops, self.memory = operators(), chain.memory
         self.packed = [
-            gather(layer.module.weight, lists.entries.position)
+            chain.values(layer.module.weight, lists.entries)
             for layer, lists in zip(self.chain, self.lists, strict=True)
         ]
         self.values: list[Tensor] = []
@@ -135,7 +147,7 @@ class ChainRun:
         for layer, lists, packed in zip(self.chain, self.lists, self.packed, strict=True):
             bias = None if layer.module.bias is None else layer.module.bias.detach()
             use, source = lists.forward, self.values[-1]
-            y = floats(layer.module.out_features, source.shape[1])
+            y = self._tiles(layer.module.out_features, len(x))
             self.ops.linear_forward(source, bias, packed, use.start, use.offset, layer.relu, y)
             self.values.append(y)
         return self._untiled(self.values[-1], len(x))
@@ -147,11 +159,15 @@ class ChainRun:
             dy *= self.values[-1] > 0
         found: list[Tensor | None] = []
         for index in reversed(range(len(self.chain))):
-            dx = torch.empty_like(self.values[index]) if index or input_wanted else None
+            inputs = self.chain[index].module.in_features
+            dx = self._tiles(inputs, len(gradient)) if index or input_wanted else None
             found = [*self._layer_back(index, dy, dx), *found]
             if dx is not None:
+                self._give(dy)
                 dy = dx
-        return [self._untiled(dy, len(gradient)) if input_wanted else None, *found]
+        of_input = self._untiled(dy, len(gradient)) if input_wanted else None
+        self._give(dy)
+        return [of_input, *found]
 
     def _layer_back(self, index: int, dy: Tensor, dx: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Writes the gradient of a layer's input to dx; returns those of its weight and bias."""
@@ -168,14 +184,23 @@ class ChainRun:
             return ActiveTensor(of_weights, lists.entries, weight.shape), of_bias
         return scatter(of_weights, lists.entries.position, weight), of_bias
 
+    def _tiles(self, features: int, samples: int) -> Tensor:
+        return self.memory.take(Shape(-(-samples // self.memory.lanes), 1, features, 1))
+
+    def _give(self, tiles: Tensor) -> None:
+        self.memory.give(Shape(tiles.shape[0], 1, tiles.shape[2], 1), tiles)
+
+    def __del__(self) -> None:
+        for tiles in self.values:
+            self._give(tiles)
+
     def _tiled(self, x: Tensor) -> Tensor:
-        lanes = self.ops.lanes()
-        tiles = floats(x.shape[1], -(-len(x) // lanes) * lanes)
+        tiles = self._tiles(x.shape[1], len(x))
         self.ops.tile_samples(x.detach().contiguous(), tiles)
         return tiles
 
     def _untiled(self, tiles: Tensor, samples: int) -> Tensor:
-        x = floats(samples, tiles.shape[0])
+        x = floats(samples, tiles.shape[2])
         self.ops.untile_samples(tiles, x)
         return x
 

@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+WEIGHT = ""  # the role of the weight itself: no name of a state
+
 INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 
 
@@ -128,6 +130,11 @@ def write(copies: Copies, slots: Sequence[Slot], values: Sequence[Tensor]) -> No
     copies.scatter(values, [slot.entries for slot in slots], dense)
     for slot, alias, each in zip(slots, dense, values, strict=True):
         slot.entries.left[slot.role] = Left(alias, alias._version, each)
+
+
+def flat(values: Tensor) -> Tensor:
+    """One axis; the very tensor if it has."""
+    return values if values.dim() == 1 else values.view(-1)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

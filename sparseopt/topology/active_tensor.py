@@ -5,7 +5,7 @@ values on and never make the zeros. To everybody else it is a tensor like any ot
 does with the dense tensor, which is made at that moment and is what counts from then on.
 
 >>> import torch
->>> from sparseopt.topology.active import ActiveEntries
+>>> from sparseopt.topology.active import ActiveEntries, flat
 >>> entries = ActiveEntries(torch.eye(2, dtype=torch.bool))
 >>> tensor = ActiveTensor(torch.tensor([1.0, 2.0]), entries, torch.Size([2, 2]))
 >>> tensor.norm() ** 2
@@ -16,14 +16,13 @@ tensor([[1., 7.],
         [0., 2.]])
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from sparseopt.topology.active import ActiveEntries, Slot
+from sparseopt.topology.active import ActiveEntries, flat
 
 GETTERS = (
     "shape",
@@ -50,7 +49,7 @@ class Content:
 
     def __init__(self, values: Tensor, entries: ActiveEntries, shape: torch.Size) -> None:
         self.shape = shape
-        self._packed: tuple[Tensor, ActiveEntries] | None = (values.view(-1), entries)
+        self._packed: tuple[Tensor, ActiveEntries] | None = (flat(values), entries)
         self._dense: Tensor | None = None
 
     def look(self) -> Tensor:
@@ -66,12 +65,16 @@ class Content:
             return self._packed[0]
         return self.look().view(-1)[entries.index]
 
+    def holds(self, values: Tensor, entries: ActiveEntries) -> bool:
+        """Are these very values what it holds?"""
+        return self._packed is not None and self._packed[0] is values and self._packed[1] is entries
+
     def put(self, values: Tensor, entries: ActiveEntries) -> None:
         """Hold these active values, and zero elsewhere. Dense memory that somebody has is kept true as well."""
-        if self._dense is not None and _is_shared(self._dense):
-            self._dense.zero_().view(-1)[entries.index] = values.view(-1)
+        if self._dense is not None and is_shared(self._dense):
+            self._dense.zero_().view(-1)[entries.index] = flat(values)
         else:
-            self._packed, self._dense = (values.view(-1), entries), None
+            self._packed, self._dense = (flat(values), entries), None
 
     def become(self, dense: Tensor) -> None:
         """Let another dense tensor take the place of this one."""
@@ -122,28 +125,6 @@ class ActiveTensor(Tensor):
         return func(*tree_map(_look, args), **tree_map(_look, kwargs or {}))
 
 
-def take(slots: Sequence[Slot], from_dense: Callable[[list[Slot]], list[Tensor]]) -> list[Tensor]:
-    """The active values of tensors in both forms; `from_dense` reads those that are dense."""
-    values = iter(from_dense([slot for slot in slots if not isinstance(slot.dense, ActiveTensor)]))
-    return [
-        slot.dense.content.take(slot.entries) if isinstance(slot.dense, ActiveTensor) else next(values)
-        for slot in slots
-    ]
-
-
-def put(
-    slots: Sequence[Slot], values: Sequence[Tensor], to_dense: Callable[[list[Slot], list[Tensor]], None]
-) -> None:
-    """The active values into tensors of both forms; `to_dense` writes those that are dense."""
-    dense: list[tuple[Slot, Tensor]] = []
-    for slot, each in zip(slots, values, strict=True):
-        if isinstance(slot.dense, ActiveTensor):
-            slot.dense.content.put(each, slot.entries)
-        else:
-            dense.append((slot, each))
-    to_dense([slot for slot, _ in dense], [each for _, each in dense])
-
-
 def _wrap(cls: Any, content: Content, like: Tensor) -> Any:
     wrapped = Tensor._make_wrapper_subclass(cls, content.shape, dtype=like.dtype, device=like.device)
     wrapped.content = content
@@ -154,6 +135,7 @@ def _look(value: Any) -> Any:
     return value.content.look() if isinstance(value, ActiveTensor) else value
 
 
-def _is_shared(tensor: Tensor) -> bool:
-    """Does another tensor refer to the memory of this one?"""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) > OWN_REFERENCES
+def is_shared(tensor: Tensor, known: int = 0) -> bool:
+    """Does anybody refer to the memory of this tensor, besides a number of known aliases? Another process might."""
+    storage = tensor.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata) > OWN_REFERENCES + known or storage.is_shared()

@@ -110,24 +110,28 @@ void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor&
   finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), norm.data_ptr<float>(), samples, sums.data_ptr<double>());
 }
 
+// A tensor of tiles: [vectors of samples, 1, features, 1, lanes], by its size alone.
+int64_t features(const Tensor& tiles) { return tiles.size(2); }
+int64_t samples(const Tensor& tiles) { return tiles.size(0) * kLanes; }
+
 void tile_samples_op(const Tensor& x, const Tensor& tiles) {
-  tile_samples(x.data_ptr<float>(), x.size(0), x.size(1), tiles.size(1), tiles.data_ptr<float>());
+  tile_samples(x.data_ptr<float>(), x.size(0), x.size(1), samples(tiles), tiles.data_ptr<float>());
 }
 
 void untile_samples_op(const Tensor& tiles, const Tensor& x) {
-  untile_samples(tiles.data_ptr<float>(), x.size(0), x.size(1), tiles.size(1), x.data_ptr<float>());
+  untile_samples(tiles.data_ptr<float>(), x.size(0), x.size(1), samples(tiles), x.data_ptr<float>());
 }
 
 void linear_forward_op(const Tensor& x, const OptionalTensor& bias, const Tensor& values, const Tensor& start,
                        const Tensor& offset, bool relu, const Tensor& y) {
-  const LinearLayer layer{forward_pattern(start, offset, values), x.size(0), y.size(0), x.size(1)};
+  const LinearLayer layer{forward_pattern(start, offset, values), features(x), features(y), samples(x)};
   (relu ? linear_forward<true> : linear_forward<false>)(layer, x.data_ptr<float>(), data(bias), y.data_ptr<float>());
 }
 
 void linear_backward_op(const Tensor& x, const Tensor& dy, const Tensor& values, const Tensor& start, const Tensor& offset,
                         const Tensor& order, bool relu, const OptionalTensor& dx, const Tensor& weight_gradient,
                         const OptionalTensor& bias_gradient) {
-  const LinearLayer layer{backward_pattern(start, offset, order, values), x.size(0), dy.size(0), x.size(1)};
+  const LinearLayer layer{backward_pattern(start, offset, order, values), features(x), features(dy), samples(x)};
   (dx ? linear_backward<true> : linear_backward<false>)(layer, x.data_ptr<float>(), dy.data_ptr<float>(), {data(dx), relu},
                                                         order.data_ptr<int>(), weight_gradient.data_ptr<float>());
   if (bias_gradient) linear_bias_gradient(layer, dy.data_ptr<float>(), bias_gradient->data_ptr<float>());

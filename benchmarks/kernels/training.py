@@ -1,5 +1,7 @@
 """A whole training step, sparse against the fastest dense one: python benchmarks/kernels/training.py --network resnet20
 
+A turn is `--inner` steps in a row, as in training: a single one would find the caches full of another candidate's data.
+
 A large network in a minute: --network resnet50 --batch 8 --dense eager --distribution erk --optimizer SparseOpt --repeats 3
 """
 
@@ -13,6 +15,7 @@ def main() -> None:
         network=(str, "resnet20"),
         batch=(int, 128),
         repeats=(int, 12),
+        inner=(int, 5),
         optimizer=(str, "both"),
     )
     x = images(given.network, given.batch)
@@ -25,7 +28,7 @@ def main() -> None:
                 steps[name] = sparse_training(
                     given.network, x, sparsity, distribution, wrapped=optimizer == "SparseOpt"
                 )
-    times = interleaved(steps, given.repeats, given.clock)
+    times = interleaved(steps, given.repeats, given.clock, inner=given.inner)
     print_table(f"{given.network}, training step, batch {given.batch}", times)
 
 

@@ -16,7 +16,7 @@ from sparseopt.kernels.packed import CompiledCopies
 from sparseopt.kernels.region import SparseRegion
 from sparseopt.kernels.rewrite import Piece, rewrite
 from sparseopt.topology import Topology
-from sparseopt.topology.active_parameter import release
+from sparseopt.topology.active_parameter import ActiveParameter, release
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +98,7 @@ class SparseForward:
 
     def __init__(self, model: nn.Module, topology: Topology, accept: Accept) -> None:
         self.model, self.topology, self.accept = model, topology, accept
+        self._owners = [module for module in model.modules() if module._parameters]
         if not self._on_kernels():
             raise Unsupported(
                 "the kernels compute in float32 on the CPU; the model's parameters are elsewhere"
@@ -125,7 +126,12 @@ class SparseForward:
         return wanted
 
     def _on_kernels(self) -> bool:
-        return all(p.device.type == "cpu" and p.dtype == torch.float32 for p in self.model.parameters())
+        return all(
+            type(each) is ActiveParameter or (each.is_cpu and each.dtype == torch.float32)
+            for module in self._owners
+            for each in module._parameters.values()
+            if each is not None
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy has masks of its own or none: it goes the way of its class.

@@ -18,10 +18,8 @@ NAMES = (
     "pool_backward",
     "shortcut_backward",
     "finish_gradient",
-    "linear_forward",
-    "linear_backward",
-    "tile_samples",
-    "untile_samples",
+    "chain_forward",
+    "chain_backward",
 )
 
 

@@ -19,8 +19,7 @@ from sparseopt.kernels.buffers import Buffers, Shape
 from sparseopt.kernels.build import operators
 from sparseopt.kernels.match_convs import RELU
 from sparseopt.kernels.memory import floats
-from sparseopt.kernels.packed import gather, scatter
-from sparseopt.kernels.pattern import Pattern
+from sparseopt.kernels.packed import NOTHING, gather, scatter
 from sparseopt.kernels.rewrite import Piece, has_hooks
 from sparseopt.topology import Topology
 from sparseopt.topology.active import WEIGHT, ActiveEntries
@@ -66,17 +65,19 @@ def match_chains(model: nn.Module, graph: Graph) -> list[Piece[Chain]]:
     ]
 
 
-@dataclass(frozen=True)
 class Lists:
-    """Index lists of one layer."""
+    """Index lists of all layers of a chain, as the kernels take them."""
 
-    entries: ActiveEntries
-    forward: Pattern
-    backward: Pattern
-
-
-def build_lists(mask: Tensor, entries: ActiveEntries) -> Lists:
-    return Lists(entries, pattern.linear_forward(mask), pattern.linear_backward(mask))
+    def __init__(self, masks: list[Tensor], entries: list[ActiveEntries]) -> None:
+        self.entries = entries
+        forward = [pattern.linear_forward(mask) for mask in masks]
+        backward = [pattern.linear_backward(mask) for mask in masks]
+        self.forward = [each.start for each in forward], [each.offset for each in forward]
+        self.backward = (
+            [each.start for each in backward],
+            [each.offset for each in backward],
+            [each.order for each in backward],
+        )
 
 
 class SparseChain(nn.Module):
@@ -86,24 +87,25 @@ class SparseChain(nn.Module):
         super().__init__()
         self.chain, self.topology = chain, topology
         self.memory = Buffers(operators().lanes())
-        self._lists: list[Lists] = []
+        self._lists: Lists | None = None
         self._built_for: int | None = None
 
     def weights(self) -> list[tuple[str, Tensor]]:
         return [(layer.weight, layer.module.weight) for layer in self.chain]
 
-    def lists(self) -> list[Lists]:
+    def lists(self) -> Lists:
         """Lists of every layer, for the masks in force."""
-        if self._built_for != self.topology.version:
-            self._lists = [self._lists_of(name, weight) for name, weight in self.weights()]
-            self._built_for = self.topology.version
+        if self._lists is None or self._built_for != self.topology.version:
+            masks = [self._mask(name, weight) for name, weight in self.weights()]
+            entries = [
+                self.topology.active_entries(name) if name in self.topology.masks else ActiveEntries(mask)
+                for (name, _), mask in zip(self.weights(), masks, strict=True)
+            ]
+            self._lists, self._built_for = Lists(masks, entries), self.topology.version
         return self._lists
 
-    def _lists_of(self, name: str, weight: Tensor) -> Lists:
-        if name in self.topology.masks:
-            return build_lists(self.topology.masks[name], self.topology.active_entries(name))
-        mask = torch.ones_like(weight, dtype=torch.bool)
-        return build_lists(mask, ActiveEntries(mask))
+    def _mask(self, name: str, weight: Tensor) -> Tensor:
+        return self.topology.masks.get(name, torch.ones_like(weight, dtype=torch.bool))
 
     def values(self, weight: nn.Parameter, entries: ActiveEntries) -> Tensor:
         """The active values of a weight: where the optimizer works on them as well, the very same ones."""
@@ -130,79 +132,61 @@ _run: Any = _disable_dynamo(
 
 
 class ChainRun:
-    """One pass through a chain, and back. `values` are the input and the outputs of all layers, in tiles."""
+    """One pass through a chain, and back. `tiles` are the input and the outputs of all layers."""
 
     def __init__(self, chain: SparseChain) -> None:
-        self.chain, self.lists = chain.chain, chain.lists()
-        self.active_grads = chain.topology.active_grads
-        self.ops, self.memory = operators(), chain.memory
-        self.packed = [
-            chain.values(layer.module.weight, lists.entries)
-            for layer, lists in zip(self.chain, self.lists, strict=True)
+        self.lists = chain.lists()
+        self.weights = [layer.module.weight for layer in chain.chain]
+        self.biases = [layer.module.bias for layer in chain.chain]
+        self.relu = [int(layer.relu) for layer in chain.chain]
+        self.values = [
+            chain.values(weight, entries)
+            for weight, entries in zip(self.weights, self.lists.entries, strict=True)
         ]
-        self.values: list[Tensor] = []
+        self.versions = [each._version for each in self.values]
+        self.active_grads = chain.topology.active_grads
+        self.memory = chain.memory
+        self.tiles: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        self.values = [self._tiled(x)]
-        for layer, lists, packed in zip(self.chain, self.lists, self.packed, strict=True):
-            bias = None if layer.module.bias is None else layer.module.bias.detach()
-            use, source = lists.forward, self.values[-1]
-            y = self._tiles(layer.module.out_features, len(x))
-            self.ops.linear_forward(source, bias, packed, use.start, use.offset, layer.relu, y)
-            self.values.append(y)
-        return self._untiled(self.values[-1], len(x))
+        blocks = -(-len(x) // self.memory.lanes)
+        features = (x.shape[1], *(weight.shape[0] for weight in self.weights))
+        self.tiles = [self.memory.take(Shape(blocks, 1, each, 1)) for each in features]
+        bias = [NOTHING if each is None else each.detach() for each in self.biases]
+        y = floats(len(x), features[-1])
+        x = x.detach().contiguous()
+        operators().chain_forward(x, self.values, *self.lists.forward, self.relu, bias, self.tiles, y)
+        return y
+
+    def __del__(self) -> None:
+        for tiles in self.tiles:
+            self.memory.give(Shape(tiles.shape[0], 1, tiles.shape[2], 1), tiles)
 
     def backward(self, gradient: Tensor, input_wanted: bool) -> list[Tensor | None]:
         """Gradients of the input and of every layer's weight and bias."""
-        dy = self._tiled(gradient)
-        if self.chain[-1].relu:
-            dy *= self.values[-1] > 0
-        found: list[Tensor | None] = []
-        for index in reversed(range(len(self.chain))):
-            inputs = self.chain[index].module.in_features
-            dx = self._tiles(inputs, len(gradient)) if index or input_wanted else None
-            found = [*self._layer_back(index, dy, dx), *found]
-            if dx is not None:
-                self._give(dy)
-                dy = dx
-        of_input = self._untiled(dy, len(gradient)) if input_wanted else None
-        self._give(dy)
-        return [of_input, *found]
-
-    def _layer_back(self, index: int, dy: Tensor, dx: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Writes the gradient of a layer's input to dx; returns those of its weight and bias."""
-        lists, packed = self.lists[index], self.packed[index]
-        use, behind_relu = lists.backward, index > 0 and self.chain[index - 1].relu
-        weight, bias = self.chain[index].module.weight, self.chain[index].module.bias
-        of_weights = torch.empty_like(packed)
-        of_bias = None if bias is None else floats(*bias.shape)
-        self.ops.linear_backward(
-            *(self.values[index], dy, packed, use.start, use.offset, use.order),
-            *(behind_relu, dx, of_weights, of_bias),
+        if self.versions != [each._version for each in self.values]:
+            raise RuntimeError(
+                "the optimizer has moved the weights since the forward pass whose gradient is asked for: "
+                "call backward before step"
+            )
+        of_input = floats(len(gradient), self.weights[0].shape[1]) if input_wanted else None
+        of_weights = [torch.empty_like(each) for each in self.values]
+        of_biases = [None if each is None else floats(*each.shape) for each in self.biases]
+        operators().chain_backward(
+            *(gradient.contiguous(), self.values, *self.lists.backward, self.relu, self.tiles, of_input),
+            *(of_weights, [NOTHING if each is None else each for each in of_biases]),
         )
+        found = [of_input]
+        for weight, entries, values, bias in zip(
+            self.weights, self.lists.entries, of_weights, of_biases, strict=True
+        ):
+            found += [self._weight_gradient(weight, entries, values), bias]
+        return found
+
+    def _weight_gradient(self, weight: Tensor, entries: ActiveEntries, values: Tensor) -> Tensor:
         if weight in self.active_grads:
-            return ActiveTensor(of_weights, lists.entries, weight.shape), of_bias
-        return scatter(of_weights, lists.entries.position, weight), of_bias
-
-    def _tiles(self, features: int, samples: int) -> Tensor:
-        return self.memory.take(Shape(-(-samples // self.memory.lanes), 1, features, 1))
-
-    def _give(self, tiles: Tensor) -> None:
-        self.memory.give(Shape(tiles.shape[0], 1, tiles.shape[2], 1), tiles)
-
-    def __del__(self) -> None:
-        for tiles in self.values:
-            self._give(tiles)
-
-    def _tiled(self, x: Tensor) -> Tensor:
-        tiles = self._tiles(x.shape[1], len(x))
-        self.ops.tile_samples(x.detach().contiguous(), tiles)
-        return tiles
-
-    def _untiled(self, tiles: Tensor, samples: int) -> Tensor:
-        x = floats(samples, tiles.shape[2])
-        self.ops.untile_samples(tiles, x)
-        return x
+            return ActiveTensor(values, entries, weight.shape)
+        return scatter(values, entries.position, weight)
 
 
 class _Pass(torch.autograd.Function):

@@ -41,22 +41,22 @@ class Memory:
     """The memory of a parameter, and its active values under a mask: one of them, or both, are up to date."""
 
     def __init__(self, parameter: Tensor, copies: Copies) -> None:
-        self._copies = copies
-        self.follow(parameter)
-
-    def follow(self, parameter: Tensor) -> None:
-        """Another memory has become the parameter's, or it is not known who has it."""
+        self.copies = copies
         self._dense = parameter.detach()
         self._values: Tensor | None = None
         self._entries: ActiveEntries | None = None  # of the values
         self._ahead = False  # the values are newer than the memory
         self._held_to: ActiveEntries | None = None  # the memory is zero outside this mask
 
+    def is_like(self, parameter: Tensor) -> bool:
+        kinds = ((each.dtype, each.device, each.shape, each.stride()) for each in (self._dense, parameter))
+        return next(kinds) == next(kinds)
+
     def look(self) -> None:
         """Complete the memory. Whoever looks may write to it."""
         if self._ahead:
             assert self._values is not None and self._entries is not None
-            self._copies.scatter([self._values], [self._entries], [self._dense])
+            self.copies.scatter([self._values], [self._entries], [self._dense])
         self._values, self._ahead, self._held_to = None, False, None
 
     def values(self, entries: ActiveEntries) -> Tensor:
@@ -64,7 +64,7 @@ class Memory:
         if self._values is not None and self._entries is entries:
             return self._values
         self.look()
-        values = self._copies.gather([self._dense], [entries], [None])[0][0]
+        values = self.copies.gather([self._dense], [entries], [None])[0][0]
         if not is_shared(self._dense, OWN_ALIASES):
             self._values, self._entries = values, entries
         return values
@@ -87,7 +87,7 @@ class Memory:
         """Hold these active values, and zero elsewhere. Memory that somebody has is kept true."""
         values = flat(values)
         if is_shared(self._dense, OWN_ALIASES):
-            self._copies.scatter([values], [entries], [self._dense])
+            self.copies.scatter([values], [entries], [self._dense])
             self._values, self._ahead, self._held_to = None, False, None
         else:
             self._values, self._entries, self._ahead, self._held_to = values, entries, True, entries
@@ -110,9 +110,8 @@ class ActiveParameter(nn.Parameter):
             return NotImplemented
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
-            if func == SET_DATA:
-                for each in seen:
-                    each.content.follow(each)
+        if func == SET_DATA:
+            follow(args[0])
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
@@ -141,3 +140,12 @@ def release(parameter: Tensor) -> None:
         parameter.content.look()
         del parameter.content
         parameter.__class__ = nn.Parameter
+
+
+def follow(parameter: Tensor) -> None:
+    """Other memory has become the parameter's. If that is of another kind, it is an ordinary parameter again."""
+    if isinstance(parameter, ActiveParameter):
+        content = parameter.content
+        release(parameter)
+        if content.is_like(parameter):
+            adopt(parameter, content.copies)

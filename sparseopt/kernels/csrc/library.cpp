@@ -110,31 +110,51 @@ void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor&
   finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), norm.data_ptr<float>(), samples, sums.data_ptr<double>());
 }
 
-// A tensor of tiles: [vectors of samples, 1, features, 1, lanes], by its size alone.
-int64_t features(const Tensor& tiles) { return tiles.size(2); }
-int64_t samples(const Tensor& tiles) { return tiles.size(0) * kLanes; }
+// The layers of a chain, first to last, as lists of tensors. `tiles`: the input and the outputs of all layers.
+struct Chain {
+  at::TensorList values, start, offset;
+  at::IntArrayRef relu;
+  at::TensorList tiles;
 
-void tile_samples_op(const Tensor& x, const Tensor& tiles) {
-  tile_samples(x.data_ptr<float>(), x.size(0), x.size(1), samples(tiles), tiles.data_ptr<float>());
+  size_t size() const { return values.size(); }
+  int64_t features(size_t i) const { return tiles[i].size(2); }
+  int64_t samples() const { return tiles[0].size(0) * kLanes; }
+  LinearLayer layer(size_t i, const Pattern& weights) const { return {weights, features(i), features(i + 1), samples()}; }
+};
+
+void chain_forward_op(const Tensor& x, at::TensorList values, at::TensorList start, at::TensorList offset, at::IntArrayRef relu,
+                      at::TensorList bias, at::TensorList tiles, const Tensor& y) {
+  const Chain chain{values, start, offset, relu, tiles};
+  tile_samples(x.data_ptr<float>(), x.size(0), x.size(1), chain.samples(), tiles[0].data_ptr<float>());
+  for (size_t i = 0; i < chain.size(); ++i) {
+    const LinearLayer layer = chain.layer(i, forward_pattern(start[i], offset[i], values[i]));
+    const float* biases = bias[i].numel() ? bias[i].data_ptr<float>() : nullptr;
+    (relu[i] ? linear_forward<true> : linear_forward<false>)(layer, tiles[i].data_ptr<float>(), biases,
+                                                             tiles[i + 1].data_ptr<float>());
+  }
+  untile_samples(tiles.back().data_ptr<float>(), y.size(0), y.size(1), chain.samples(), y.data_ptr<float>());
 }
 
-void untile_samples_op(const Tensor& tiles, const Tensor& x) {
-  untile_samples(tiles.data_ptr<float>(), x.size(0), x.size(1), samples(tiles), x.data_ptr<float>());
-}
-
-void linear_forward_op(const Tensor& x, const OptionalTensor& bias, const Tensor& values, const Tensor& start,
-                       const Tensor& offset, bool relu, const Tensor& y) {
-  const LinearLayer layer{forward_pattern(start, offset, values), features(x), features(y), samples(x)};
-  (relu ? linear_forward<true> : linear_forward<false>)(layer, x.data_ptr<float>(), data(bias), y.data_ptr<float>());
-}
-
-void linear_backward_op(const Tensor& x, const Tensor& dy, const Tensor& values, const Tensor& start, const Tensor& offset,
-                        const Tensor& order, bool relu, const OptionalTensor& dx, const Tensor& weight_gradient,
-                        const OptionalTensor& bias_gradient) {
-  const LinearLayer layer{backward_pattern(start, offset, order, values), features(x), features(dy), samples(x)};
-  (dx ? linear_backward<true> : linear_backward<false>)(layer, x.data_ptr<float>(), dy.data_ptr<float>(), {data(dx), relu},
-                                                        order.data_ptr<int>(), weight_gradient.data_ptr<float>());
-  if (bias_gradient) linear_bias_gradient(layer, dy.data_ptr<float>(), bias_gradient->data_ptr<float>());
+void chain_backward_op(const Tensor& gradient, at::TensorList values, at::TensorList start, at::TensorList offset,
+                       at::TensorList order, at::IntArrayRef relu, at::TensorList tiles, const OptionalTensor& input_gradient,
+                       at::TensorList weight_gradient, at::TensorList bias_gradient) {
+  const Chain chain{values, start, offset, relu, tiles};
+  size_t widest = 0;
+  for (const Tensor& each : tiles) widest = std::max(widest, size_t(each.numel()));
+  float *dy = scratch<Use::output_gradient>().get<float>(widest), *dx = scratch<Use::input_gradient>().get<float>(widest);
+  tile_samples(gradient.data_ptr<float>(), gradient.size(0), gradient.size(1), chain.samples(), dy);
+  if (relu.back()) mask_gradient(tiles.back().data_ptr<float>(), tiles.back().numel(), dy);
+  for (size_t i = chain.size(); i-- > 0;) {
+    const LinearLayer layer = chain.layer(i, backward_pattern(start[i], offset[i], order[i], values[i]));
+    const bool wanted = i > 0 || input_gradient;
+    (wanted ? linear_backward<true> : linear_backward<false>)(layer, tiles[i].data_ptr<float>(), dy,
+                                                              {dx, i > 0 && relu[i - 1]}, order[i].data_ptr<int>(),
+                                                              weight_gradient[i].data_ptr<float>());
+    if (bias_gradient[i].numel()) linear_bias_gradient(layer, dy, bias_gradient[i].data_ptr<float>());
+    std::swap(dx, dy);
+  }
+  if (input_gradient)
+    untile_samples(dy, input_gradient->size(0), input_gradient->size(1), chain.samples(), input_gradient->data_ptr<float>());
 }
 
 // Of several tensors: their active values, and which of them are those before, where `before` is not empty.
@@ -194,12 +214,11 @@ TORCH_LIBRARY(sparseopt, m) {
   m.def(
       "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, Tensor norm, int samples, Tensor(b!) sums) -> ()");
   m.def(
-      "linear_forward(Tensor x, Tensor? bias, Tensor values, Tensor start, Tensor offset, bool relu, Tensor(a!) y) -> ()");
+      "chain_forward(Tensor x, Tensor[] values, Tensor[] start, Tensor[] offset, int[] relu, Tensor[] bias, Tensor(a!)[] tiles, "
+      "Tensor(b!) y) -> ()");
   m.def(
-      "linear_backward(Tensor x, Tensor dy, Tensor values, Tensor start, Tensor offset, Tensor order, bool relu, "
-      "Tensor(a!)? dx, Tensor(b!) weight_gradient, Tensor(c!)? bias_gradient) -> ()");
-  m.def("tile_samples(Tensor x, Tensor(a!) tiles) -> ()");
-  m.def("untile_samples(Tensor tiles, Tensor(a!) x) -> ()");
+      "chain_backward(Tensor gradient, Tensor[] values, Tensor[] start, Tensor[] offset, Tensor[] order, int[] relu, "
+      "Tensor[] tiles, Tensor(a!)? input_gradient, Tensor(b!)[] weight_gradient, Tensor(c!)[] bias_gradient) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
@@ -216,10 +235,8 @@ TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
   m.impl("pool_backward", pool_backward_op);
   m.impl("shortcut_backward", shortcut_backward_op);
   m.impl("finish_gradient", finish_gradient_op);
-  m.impl("linear_forward", linear_forward_op);
-  m.impl("linear_backward", linear_backward_op);
-  m.impl("tile_samples", tile_samples_op);
-  m.impl("untile_samples", untile_samples_op);
+  m.impl("chain_forward", chain_forward_op);
+  m.impl("chain_backward", chain_backward_op);
 }
 
 }  // namespace sparseopt

@@ -32,9 +32,9 @@ void for_tiles(int64_t samples, const F& f, int64_t n = 0) {
 
 // x [sample][feature] -> tiles; the samples that pad the last vector become zero.
 inline void tile_samples(const float* x, int64_t samples, int64_t features, int64_t padded, float* tiles) {
-  for_tiles(padded, [&]<int T>(int64_t n) {
-    float* tile = tiles + n * features;
-    at::parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+    for_tiles(padded, [&]<int T>(int64_t n) {
+      float* tile = tiles + n * features;
       for (int j = 0; j < T; ++j) {
         const int64_t first = n + j * kLanes, valid = std::clamp<int64_t>(samples - first, 0, kLanes);
         int64_t f = begin;
@@ -54,9 +54,9 @@ inline void tile_samples(const float* x, int64_t samples, int64_t features, int6
 
 // Tiles -> x [sample][feature], of the first samples.
 inline void untile_samples(const float* tiles, int64_t samples, int64_t features, int64_t padded, float* x) {
-  for_tiles(padded, [&]<int T>(int64_t n) {
-    const float* tile = tiles + n * features;
-    at::parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+    for_tiles(padded, [&]<int T>(int64_t n) {
+      const float* tile = tiles + n * features;
       const int64_t valid = std::min<int64_t>(samples - n, T * kLanes);
       for (int64_t sample = 0; sample < valid; ++sample)
         for (int64_t f = begin; f < end; ++f) x[(n + sample) * features + f] = tile[f * T * kLanes + sample];
@@ -177,6 +177,11 @@ inline void linear_bias_gradient(const LinearLayer& layer, const float* dy, floa
       }
     });
   });
+}
+
+// Nothing passes where an output behind a ReLU is zero.
+inline void mask_gradient(const float* y, int64_t size, float* gradient) {
+  for (int64_t k = 0; k < size; k += kLanes) store(gradient + k, where_positive(load(y + k), load(gradient + k)));
 }
 
 }  // namespace sparseopt

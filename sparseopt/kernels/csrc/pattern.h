@@ -15,6 +15,8 @@
 
 namespace sparseopt {
 
+constexpr int64_t kCopies = 1 << 14;  // entries that are worth a thread
+
 struct Pattern {
   const int* start;  // list of channel c: start[c] .. start[c + 1] - 1
   const int* offset;
@@ -31,11 +33,11 @@ inline Pattern backward_pattern(const at::Tensor& start, const at::Tensor& offse
   const int* from = order.data_ptr<int>();
   const float* packed = values.data_ptr<float>();
   float* value = scratch<Use::weights>().get<float>(values.numel());
-  for (int64_t k = 0; k < values.numel(); ++k) value[k] = packed[from[k]];
+  at::parallel_for(0, values.numel(), kCopies, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) value[k] = packed[from[k]];
+  });
   return {start.data_ptr<int>(), offset.data_ptr<int>(), value, values.numel()};
 }
-
-constexpr int64_t kCopies = 1 << 14;  // entries that are worth a thread
 
 // Asks for the memory of an entry to come, into the second-level cache: the next line is rarely the next one in memory.
 SPARSEOPT_INLINE void prefetch(const float* dense, const int* position, int64_t k, int64_t end) {

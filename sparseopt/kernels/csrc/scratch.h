@@ -30,7 +30,7 @@ class Scratch {
 };
 
 // What a buffer is for: buffers of different use may be alive at once.
-enum class Use { weights, pilot, input_rows, output_rows, block_sums, weight_sums, weight_totals, means };
+enum class Use { weights, pilot, input_rows, output_rows, block_sums, weight_sums, weight_totals, means, input_gradient, output_gradient };
 
 // The calling thread's buffer for one use.
 template <Use use>

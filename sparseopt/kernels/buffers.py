@@ -7,6 +7,7 @@ a buffer that comes back keeps its border, because kernels write inside it only.
 from collections import defaultdict
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sparseopt.kernels.memory import floats, zeros
@@ -38,7 +39,8 @@ class Buffers:
         free = self._free[shape]
         if free:
             return free.pop()
-        return (zeros if shape.border else floats)(*shape.sizes(self.lanes))
+        with torch.inference_mode(False):  # they may come back for training
+            return (zeros if shape.border else floats)(*shape.sizes(self.lanes))
 
     def give(self, shape: Shape, buffer: Tensor) -> None:
         self._free[shape].append(buffer)

@@ -107,7 +107,7 @@ class SparseChain(nn.Module):
     def _mask(self, name: str, weight: Tensor) -> Tensor:
         return self.topology.masks.get(name, torch.ones_like(weight, dtype=torch.bool))
 
-    def values(self, weight: nn.Parameter, entries: ActiveEntries) -> Tensor:
+    def values(self, weight: Tensor, entries: ActiveEntries) -> Tensor:
         """The active values of a weight: where the optimizer works on them as well, the very same ones."""
         if type(weight) is nn.Parameter and weight in self.topology.active_grads and weight.is_contiguous():
             entries.left.pop(WEIGHT, None)
@@ -135,6 +135,7 @@ class ChainRun:
     """One pass through a chain, and back. `tiles` are the input and the outputs of all layers."""
 
     def __init__(self, chain: SparseChain) -> None:
+        self.tiles: list[Tensor] = []
         self.lists = chain.lists()
         self.weights = [layer.module.weight for layer in chain.chain]
         self.biases = [layer.module.bias for layer in chain.chain]
@@ -143,10 +144,9 @@ class ChainRun:
             chain.values(weight, entries)
             for weight, entries in zip(self.weights, self.lists.entries, strict=True)
         ]
-        self.versions = [each._version for each in self.values]
+        self.versions = self._versions()
         self.active_grads = chain.topology.active_grads
         self.memory = chain.memory
-        self.tiles: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
         blocks = -(-len(x) // self.memory.lanes)
@@ -162,9 +162,13 @@ class ChainRun:
         for tiles in self.tiles:
             self.memory.give(Shape(tiles.shape[0], 1, tiles.shape[2], 1), tiles)
 
+    def _versions(self) -> list[int]:
+        """How often each layer's values were changed in place; values for inference are not."""
+        return [0 if each.is_inference() else each._version for each in self.values]
+
     def backward(self, gradient: Tensor, input_wanted: bool) -> list[Tensor | None]:
         """Gradients of the input and of every layer's weight and bias."""
-        if self.versions != [each._version for each in self.values]:
+        if self.versions != self._versions():
             raise RuntimeError(
                 "the optimizer has moved the weights since the forward pass whose gradient is asked for: "
                 "call backward before step"

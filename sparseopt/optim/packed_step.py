@@ -76,7 +76,9 @@ class StandIn:
             self.packed[WEIGHT] = flat(self.values.detach())
         yield Slot(entries, WEIGHT, parameter), self.packed[WEIGHT]
         for key, value in self.state.items():
-            if value is self.rows.get(key) and (value is state.get(key) or self._is_kept(state.get(key), key)):
+            if value is self.rows.get(key) and (
+                value is state.get(key) or self._is_kept(state.get(key), key)
+            ):
                 continue  # changed in place, where it is kept
             if not _has_shape(value, self.values.shape):
                 state[key] = value
@@ -142,7 +144,9 @@ def _read(layers: Sequence[PackedLayer], states: dict[Tensor, State], copies: Co
     for layer, of_layer in slots.items():
         packed = {slot.role: next(values) for slot in of_layer}
         stand_ins[layer] = layer.stand_in(packed, state[layer])
-    grads = [Slot(at.entries, "gradient", at.parameter.grad) for at in layers if at.parameter.grad is not None]
+    grads = [
+        Slot(at.entries, "gradient", at.parameter.grad) for at in layers if at.parameter.grad is not None
+    ]
     for layer, grad in zip(layers, _take(grads, partial(pick, copies)), strict=True):
         stand_ins[layer].values.grad = _row(grad)
     return [stand_ins[layer] for layer in layers]

@@ -22,12 +22,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _rebuild_parameter
 from torch.utils._pytree import tree_leaves
 
 from sparseopt.topology.active import ActiveEntries, Copies, flat, hold_to_mask_
 from sparseopt.topology.active_tensor import METADATA, SET_DATA, ActiveTensor, is_shared
 
-OF_A_LEAF = ("grad", "_backward_hooks", "_post_accumulate_grad_hooks", "_version", "_base", "is_cpu", "is_cuda")
+OF_A_LEAF = (
+    "grad",
+    "_backward_hooks",
+    "_post_accumulate_grad_hooks",
+    "_version",
+    "_base",
+    "is_cpu",
+    "is_cuda",
+)
 HARMLESS = METADATA | {
     getattr(getattr(Tensor, name), accessor)  # in a variable: the linter would rather have the attribute
     for name in (*OF_A_LEAF, "requires_grad")
@@ -55,7 +64,8 @@ class Memory:
     def look(self) -> None:
         """Complete the memory. Whoever looks may write to it."""
         if self._ahead:
-            assert self._values is not None and self._entries is not None
+            assert self._values is not None
+            assert self._entries is not None
             self.copies.scatter([self._values], [self._entries], [self._dense])
         self._values, self._ahead, self._held_to = None, False, None
 
@@ -65,7 +75,7 @@ class Memory:
             return self._values
         self.look()
         values = self.copies.gather([self._dense], [entries], [None])[0][0]
-        if not is_shared(self._dense, OWN_ALIASES):
+        if not values.is_inference() and not is_shared(self._dense, OWN_ALIASES):
             self._values, self._entries = values, entries
         return values
 
@@ -119,9 +129,12 @@ class ActiveParameter(nn.Parameter):
             memo[id(self)] = nn.Parameter(self.detach().clone(), self.requires_grad)
         return memo[id(self)]
 
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return repr(nn.Parameter(self.detach(), self.requires_grad))
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         hooks: OrderedDict[int, Any] = OrderedDict()
-        return torch._utils._rebuild_parameter, (self.detach(), self.requires_grad, hooks)
+        return _rebuild_parameter, (self.detach(), self.requires_grad, hooks)
 
 
 PLAIN = (Tensor, nn.Parameter)
@@ -139,7 +152,7 @@ def release(parameter: Tensor) -> None:
     if isinstance(parameter, ActiveParameter):
         parameter.content.look()
         del parameter.content
-        parameter.__class__ = nn.Parameter
+        parameter.__class__ = nn.Parameter  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def follow(parameter: Tensor) -> None:

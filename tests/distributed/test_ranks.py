@@ -48,10 +48,12 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     folder = tmp_path_factory.mktemp("ranks")
     for method in METHODS:
         (folder / method).mkdir()
+    alone = on_ranks(1, folder, *(f"{s}:{method}" for s in ("single", "accelerated") for method in METHODS))
     return {
-        **on_ranks(1, folder, *(f"single:{method}" for method in METHODS)),
+        **{f"alone {task}": found for task, found in alone.items()},
         **on_ranks(
-            2, folder, *(f"{s}:{method}" for s in ("ddp", "fsdp") for method in METHODS), "corrupted:rigl"
+            *(2, folder, *(f"{s}:{method}" for s in ("ddp", "fsdp", "accelerated") for method in METHODS)),
+            "corrupted:rigl",
         ),
         **on_ranks(4, folder, *(f"fsdp_resumed:{method}" for method in METHODS)),
     }
@@ -63,13 +65,26 @@ def test_several_ranks_are_one_process_with_the_whole_batch(
     outcomes: Outcomes, scenario: str, method: str
 ) -> None:
     """Two ranks replicated, two sharded, and four that go on from the checkpoint of the two."""
-    (alone,) = outcomes[f"single:{method}"]
+    (alone,) = outcomes[f"alone single:{method}"]
     for outcome in outcomes[f"{scenario}:{method}"]:
         assert all(torch.equal(outcome["masks"][name], mask) for name, mask in alone["masks"].items())
         assert (outcome["itop"], outcome["dead"]) == (alone["itop"], alone["dead"])
         assert outcome["exact"], "inactive weights and state are exactly zero"
         for name, weight in alone["weights"].items():
             torch.testing.assert_close(outcome["weights"][name], weight, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_accelerated_ranks_are_one_accelerated_process(outcomes: Outcomes, method: str) -> None:
+    (alone,) = outcomes[f"alone accelerated:{method}"]
+    if not alone["on_kernels"]:
+        pytest.skip("the kernels cannot be built here")
+    for outcome in outcomes[f"accelerated:{method}"]:
+        assert outcome["on_kernels"] == alone["on_kernels"]
+        assert outcome["exact"], "inactive weights and state are exactly zero"
+        assert all(torch.equal(outcome["masks"][name], mask) for name, mask in alone["masks"].items())
+        for name, weight in alone["weights"].items():
+            torch.testing.assert_close(outcome["weights"][name], weight, rtol=1e-3, atol=1e-5)
 
 
 def test_masks_are_sharded_as_their_parameters_are(outcomes: Outcomes) -> None:

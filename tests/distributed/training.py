@@ -103,6 +103,27 @@ def ddp(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
     return result(model, topology) | {"exact": zeros_are_exact(optimizer)}
 
 
+def accelerated(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
+    """On the sparse kernels, whose gradients and weights travel as active values; in one process and in several."""
+    torch.manual_seed(3)
+    layers = (nn.Flatten(), nn.Linear(128, 60), nn.ReLU(), nn.Linear(60, 40), nn.ReLU(), nn.Linear(40, 3))
+    model = nn.Sequential(*layers)
+    topology = so.sparsify(model, 0.8, seed=1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = so.SparseOpt(sgd, topology, METHODS[method], max_grad_norm=1.0)
+    so.accelerate(model, topology)
+    forward = DistributedDataParallel(model) if world > 1 else model
+    for step in range(20):
+        x, y = (part.chunk(world)[rank] for part in batch(step))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(forward(x.float()), y).backward()
+        optimizer.step()
+    return result(model, topology) | {
+        "exact": zeros_are_exact(optimizer),
+        "on_kernels": list(so.kernels.accelerated_layers(model)),
+    }
+
+
 def corrupted(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
     model = network()
     optimizer = make_optimizer(model, method, so.sparsify(model, 0.8, seed=1))

@@ -87,10 +87,10 @@ void inference_columns(const InferenceLayer& layer, const LayerViews& v, int h, 
 
 template <int S>
 void inference_layer(const InferenceLayer& layer, const LayerViews& v) {
-  constexpr int kRows = kRegisters >= 32 ? 4 : 2;
+  constexpr int kRows = kRegisters >= 32 ? 4 : 2, kColumns = 4;
   int h = 0;
-  for (; h + kRows <= v.y.height; h += kRows) inference_columns<kRows, 4, S>(layer, v, h, 0);
-  for (; h < v.y.height; ++h) inference_columns<1, 4, S>(layer, v, h, 0);
+  for (; h + kRows <= v.y.height; h += kRows) inference_columns<kRows, kColumns, S>(layer, v, h, 0);
+  for (; h < v.y.height; ++h) inference_columns<1, 2 * kColumns, S>(layer, v, h, 0);
 }
 
 inline void run_layers(const Program& program, float* arena) {

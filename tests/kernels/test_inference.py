@@ -1,6 +1,7 @@
 """Frozen engines give what the model in evaluation mode gives."""
 
 import copy
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -149,3 +150,29 @@ def test_bands_of_any_height_and_kernel(
     engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
     for batch in (1, 2, 5, 16):
         assert agree(engine, model, torch.randn(batch, 3, *size))
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (37, 41), (9, 70)])
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_any_number_of_threads_gives_the_same_bits(
+    batch: int, size: tuple[int, int], threads: Callable[[int], None]
+) -> None:
+    """Threads share the samples, or where these are too few, the columns or the channels of every layer."""
+    torch.manual_seed(0)
+    model = CifarResNet(8, 10, width=2)
+    topology = so.sparsify(model, 0.5)
+    engine = so.compile_inference(trained(model, torch.randn(4, 3, *size)), topology)
+    x = torch.randn(batch, 3, *size)
+    outputs = []
+    for number in (1, 2, 3, 7):
+        threads(number)
+        outputs.append(engine(x))
+    assert agree(engine, model, x)
+    assert all(torch.equal(each, outputs[0]) for each in outputs)

@@ -43,6 +43,19 @@ for channels, stride, size, batch in ((5, 1, 7, 3), (4, 2, 9, 1), (6, 2, 8, 17),
     engine = so.compile_inference(model.eval(), topology)
     for samples in (1, batch):
         engine(torch.randn(samples, 3, size, size + 1))
+
+for sizes, batch in (((7, 9, 3), 1), ((40, 33, 17, 5), 33), ((300, 64, 2), 128)):
+    layers = [layer for pair in zip(sizes, sizes[1:]) for layer in (nn.Linear(*pair), nn.ReLU())]
+    model = nn.Sequential(*layers)
+    topology = so.sparsify(model, 0.9)
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), topology, so.SET(total_steps=9, every=2))
+    so.accelerate(model, topology, break_even=0.0)
+    for _ in range(4):
+        model(torch.randn(batch, sizes[0], requires_grad=True)).square().sum().backward()
+        optimizer.step()
+
+wide = nn.Sequential(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 40, 3, 2, 1))
+so.compile_inference(wide, so.sparsify(wide, 0.3))(torch.randn(1, 3, 37, 41))  # several threads on one image
 print("clean")
 """
 

@@ -13,6 +13,7 @@
 // lie beyond the image are zero.
 #pragma once
 #include "layout.h"
+#include "team.h"
 
 namespace sparseopt {
 
@@ -87,30 +88,34 @@ Vec lanes_where(const Bands& bands, F f) {
 }
 
 // Zeros where a band reaches beyond the image: what a convolution has computed there is nobody's.
-inline void clear_beyond(const View& x, const Bands& bands) {
+inline void clear_beyond(const View& x, const Bands& bands, const Part& part) {
   for (int h = 0; h < x.height; ++h) {
     if (image_row(bands, x, bands.count - 1, h) >= 0) continue;
     const Vec inside = lanes_where(bands, [&](int band) { return image_row(bands, x, band, h) >= 0; });
-    for (int c = 0; c < x.channels; ++c)
-      for (int w = 0; w < x.width; ++w) store(x.at(0, h, c, w), where_positive(inside, load(x.at(0, h, c, w))));
+    for (int c = part.first_channel; c < part.last_channel; ++c)
+      for (int w = part.first_column; w < part.last_column; ++w)
+        store(x.at(0, h, c, w), where_positive(inside, load(x.at(0, h, c, w))));
   }
 }
 
 // One halo row from the bands `shift` lanes before (negative: behind). A vector loaded that many floats earlier is the vector of
-// those lanes; what comes along from another column or sample is masked. A row of all channels is one piece of memory.
-inline void fill_halo_row(const View& x, const Bands& bands, int h, int shift) {
+// those lanes; what comes along from another column or sample is masked.
+inline void fill_halo_row(const View& x, const Bands& bands, const Part& part, int h, int shift) {
   const Vec known = lanes_where(bands, [&](int band) { return band - shift >= 0 && band - shift < bands.count; });
-  const float* from = x.at(0, h + shift * x.height, 0, -x.border) - shift;
-  float* to = x.at(0, h, 0, -x.border);
-  for (int64_t i = 0; i < x.row; i += kLanes) store(to + i, where_positive(known, load_unaligned(from + i)));
+  for (int c = part.first_channel; c < part.last_channel; ++c) {
+    const float* from = x.at(0, h + shift * x.height, c, 0) - shift;
+    float* to = x.at(0, h, c, 0);
+    for (int i = part.first_column * kLanes; i < part.last_column * kLanes; i += kLanes)
+      store(to + i, where_positive(known, load_unaligned(from + i)));
+  }
 }
 
-inline void fill_halo(const View& x, const Bands& bands) {
+inline void fill_halo(const View& x, const Bands& bands, const Part& part) {
   if (bands.count == 1) return;  // the border of zeros is all there is above and below
   for (int i = 0; i < x.border; ++i) {
     const int shift = 1 + i / x.height;
-    fill_halo_row(x, bands, -1 - i, shift);
-    fill_halo_row(x, bands, x.height + i, -shift);
+    fill_halo_row(x, bands, part, -1 - i, shift);
+    fill_halo_row(x, bands, part, x.height + i, -shift);
   }
 }
 

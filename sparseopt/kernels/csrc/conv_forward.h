@@ -37,7 +37,7 @@ SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, in
       }
     if (sums) sums->add(o, sum, square);
   };
-  convolve_tile<TH, TW>(layer.weights, layer.z.channels, x, S * x_row, read, start, finish);
+  convolve_tile<TH, TW>(layer.weights, 0, layer.z.channels, x, S * x_row, read, start, finish);
 }
 
 // Columns [w, end) of TH output rows: full tiles, then narrower ones.

@@ -10,15 +10,15 @@
 namespace sparseopt {
 
 template <int TH, int TW, class Read, class Start, class Finish>
-SPARSEOPT_INLINE void convolve_tile(const Pattern& w, int channels, const float* x, int64_t row, Read read, Start start,
-                                    Finish finish) {
-  for (int o = 0; o < channels; ++o) {
+SPARSEOPT_INLINE void convolve_tile(const Pattern& w, int first_channel, int last_channel, const float* x, int64_t row, Read read,
+                                    Start start, Finish finish) {
+  for (int o = first_channel; o < last_channel; ++o) {
     Vec acc[TH][TW];
-    const Vec first = broadcast(start(o));
+    const Vec begin = broadcast(start(o));
 #pragma GCC unroll 8
     for (int i = 0; i < TH; ++i)
 #pragma GCC unroll 8
-      for (int j = 0; j < TW; ++j) acc[i][j] = first;
+      for (int j = 0; j < TW; ++j) acc[i][j] = begin;
     for (int k = w.start[o]; k < w.start[o + 1]; ++k) {
       const Vec weight = broadcast(w.value[k]);
       const float* p = x + w.offset[k];

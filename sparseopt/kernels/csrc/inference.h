@@ -6,6 +6,7 @@
 
 #include "bands.h"
 #include "conv_tile.h"
+#include "team.h"
 
 namespace sparseopt {
 
@@ -32,6 +33,17 @@ struct Program {
   std::vector<InferenceLayer> layers;
 
   Bands bands_of(int slot) const { return {bands, slots[slot].height}; }
+
+  // Threads that are worth their waiting for one another, which costs about as much as kWorth multiply-adds of vectors.
+  int largest_team() const {
+    constexpr int64_t kWorth = 30'000;
+    int64_t work = 0;
+    for (const InferenceLayer& layer : layers) {
+      const Slot& y = slots[layer.output];
+      work += int64_t(layer.weights.start[y.channels] - layer.weights.start[0]) * y.rows * y.width;
+    }
+    return int(std::max<int64_t>(1, work / (kWorth * std::max<int64_t>(1, layers.size()))));
+  }
 };
 
 struct LayerViews {
@@ -51,7 +63,7 @@ struct LayerViews {
 };
 
 template <int TH, int TW, int S>
-SPARSEOPT_INLINE void inference_tile(const InferenceLayer& layer, const LayerViews& v, int h, int w) {
+SPARSEOPT_INLINE void inference_tile(const InferenceLayer& layer, const LayerViews& v, const Part& part, int h, int w) {
   const auto read = [](const float* p, int j) SPARSEOPT_LAMBDA { return load(p + j * S * kLanes); };
   const auto start = [&](int o) SPARSEOPT_LAMBDA { return layer.bias[o]; };
   const int64_t shortcut_row = layer.shortcut_stride * v.shortcut.row, shortcut_column = layer.shortcut_stride * kLanes;
@@ -72,33 +84,35 @@ SPARSEOPT_INLINE void inference_tile(const InferenceLayer& layer, const LayerVie
 #pragma GCC unroll 8
       for (int j = 0; j < TW; ++j) store(out + i * v.y.row + j * kLanes, acc[i][j]);
   };
-  convolve_tile<TH, TW>(layer.weights, v.y.channels, v.x.at(0, int64_t(h) * S, 0, int64_t(w) * S), S * v.x.row, read, start,
-                        finish);
+  convolve_tile<TH, TW>(layer.weights, part.first_channel, part.last_channel, v.x.at(0, int64_t(h) * S, 0, int64_t(w) * S),
+                        S * v.x.row, read, start, finish);
 }
 
 // Columns from w on of TH output rows: full tiles, then narrower ones.
 template <int TH, int TW, int S>
-void inference_columns(const InferenceLayer& layer, const LayerViews& v, int h, int w) {
-  for (; w + TW <= v.y.width; w += TW) inference_tile<TH, TW, S>(layer, v, h, w);
+void inference_columns(const InferenceLayer& layer, const LayerViews& v, const Part& part, int h, int w) {
+  for (; w + TW <= part.last_column; w += TW) inference_tile<TH, TW, S>(layer, v, part, h, w);
   if constexpr (TW > 1) {
-    if (w < v.y.width) inference_columns<TH, TW / 2, S>(layer, v, h, w);
+    if (w < part.last_column) inference_columns<TH, TW / 2, S>(layer, v, part, h, w);
   }
 }
 
 template <int S>
-void inference_layer(const InferenceLayer& layer, const LayerViews& v) {
-  constexpr int kRows = kRegisters >= 32 ? 4 : 2, kColumns = 4;
+void inference_layer(const InferenceLayer& layer, const LayerViews& v, const Part& part) {
+  constexpr int kRows = kRegisters >= 32 ? 4 : 2;
   int h = 0;
-  for (; h + kRows <= v.y.height; h += kRows) inference_columns<kRows, kColumns, S>(layer, v, h, 0);
-  for (; h < v.y.height; ++h) inference_columns<1, 2 * kColumns, S>(layer, v, h, 0);
+  for (; h + kRows <= v.y.height; h += kRows) inference_columns<kRows, kColumns, S>(layer, v, part, h, part.first_column);
+  for (; h < v.y.height; ++h) inference_columns<1, 2 * kColumns, S>(layer, v, part, h, part.first_column);
 }
 
-inline void run_layers(const Program& program, float* arena) {
+inline void run_layers(const Program& program, float* arena, const Member& member) {
   for (const InferenceLayer& layer : program.layers) {
     const LayerViews v(program, layer, arena);
-    layer.stride == 1 ? inference_layer<1>(layer, v) : inference_layer<2>(layer, v);
-    clear_beyond(v.y, program.bands_of(layer.output));
-    fill_halo(v.y, program.bands_of(layer.output));
+    const Part part = part_of(v.y, layer.weights.start, member);
+    layer.stride == 1 ? inference_layer<1>(layer, v, part) : inference_layer<2>(layer, v, part);
+    clear_beyond(v.y, program.bands_of(layer.output), part);
+    fill_halo(v.y, program.bands_of(layer.output), part);
+    member.wait();
   }
 }
 

@@ -61,6 +61,7 @@ class Network : public torch::CustomClassHolder {
       program_.layers.push_back({{all.start + f[7], all.offset, all.value, all.size}, bias.data_ptr<float>() + f[8], int(f[0]),
                                  int(f[1]), int(f[2]), int(f[3]), int(f[4]), int(f[5]), f[6] != 0});
     }
+    largest_team_ = program_.largest_team();
     for (int64_t i = 0; i < inputs.numel(); ++i) inputs_.push_back(inputs.data_ptr<int64_t>()[i]);
     for (int64_t i = 0; i < ends.size(0); ++i) {
       const int64_t* e = row(ends, i);
@@ -78,24 +79,38 @@ class Network : public torch::CustomClassHolder {
       results.push_back(at::empty(output.sizes(samples, program_.slots[output.slot]), at::kFloat));
     if (!arenas_.defined() || arenas_.size(0) < at::get_num_threads())
       arenas_ = at::zeros({at::get_num_threads(), floats_}, at::kFloat);
-    at::parallel_for(0, (samples + together - 1) / together, 1, [&](int64_t begin, int64_t end) {
-      float* arena = arenas_.data_ptr<float>() + at::get_thread_num() * floats_;
-      for (int64_t first = begin * together; first < std::min(end * together, samples); first += together)
-        run_together(images, first, int(std::min(together, samples - first)), arena, results);
-    });
+    const int64_t groups = (samples + together - 1) / together, threads = at::get_num_threads();
+    const auto run_group = [&](int64_t group, int arena, const Member& member) {
+      const int64_t first = group * together;
+      run_together(images, first, int(std::min(together, samples - first)), arenas_.data_ptr<float>() + arena * floats_, results,
+                   member);
+    };
+    if (4 * groups <= 3 * threads) {  // too few to go round: all threads on one group after the other
+      const int team = int(std::min<int64_t>(threads, largest_team_));
+      for (int64_t group = 0; group < groups; ++group)
+        as_team(team, [&](const Member& member) { run_group(group, 0, member); });
+    } else {
+      at::parallel_for(0, groups, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t group = begin; group < end; ++group) run_group(group, at::get_thread_num(), Member{});
+      });
+    }
     return results;
   }
 
  private:
   void run_together(const std::vector<at::Tensor>& images, int64_t first, int samples, float* arena,
-                    const std::vector<at::Tensor>& results) const {
-    for (size_t i = 0; i < images.size(); ++i) {
-      const View x = program_.slots[inputs_[i]].view(arena);
-      const Bands bands = program_.bands_of(inputs_[i]);
-      read_images(images[i].data_ptr<float>() + first * (images[i].numel() / images[i].size(0)), samples, bands, x);
-      fill_halo(x, bands);
+                    const std::vector<at::Tensor>& results, const Member& member) const {
+    if (member.number == 0) {
+      for (size_t i = 0; i < images.size(); ++i) {
+        const View x = program_.slots[inputs_[i]].view(arena);
+        const Bands bands = program_.bands_of(inputs_[i]);
+        read_images(images[i].data_ptr<float>() + first * (images[i].numel() / images[i].size(0)), samples, bands, x);
+        fill_halo(x, bands, whole(x));
+      }
     }
-    run_layers(program_, arena);
+    member.wait();
+    run_layers(program_, arena, member);
+    if (member.number > 0) return;
     for (size_t i = 0; i < results.size(); ++i) {
       float* to = results[i].data_ptr<float>() + first * (results[i].numel() / results[i].size(0));
       const int slot = outputs_[i].slot;
@@ -105,6 +120,7 @@ class Network : public torch::CustomClassHolder {
 
   Program program_;
   int64_t floats_;                // of one thread's arena
+  int largest_team_;
   std::vector<at::Tensor> kept_;  // the lists that the program points into
   std::vector<int64_t> inputs_;   // slots
   std::vector<Output> outputs_;

@@ -1,0 +1,81 @@
+// Several threads on the same few samples: every layer is shared out, and the next one begins when all are done.
+#pragma once
+#include <ATen/Parallel.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "layout.h"
+
+namespace sparseopt {
+
+// Where the members of a team wait for one another: spinning, because a layer takes a few microseconds, but not for long, because
+// one of them may have lost its core.
+class Meeting {
+ public:
+  void wait(int members) {
+    const int round = round_.load(std::memory_order_acquire);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == members) {
+      arrived_.store(0, std::memory_order_relaxed);
+      round_.store(round + 1, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins)
+      if (spins > kSpins) std::this_thread::yield();
+  }
+
+ private:
+  static constexpr int kSpins = 10'000;
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<int> round_{0};
+};
+
+struct Member {
+  Meeting* meeting = nullptr;
+  int number = 0, of = 1;
+
+  // Until all members have come here.
+  void wait() const {
+    if (of > 1) meeting->wait(of);
+  }
+};
+
+// Calls f(member) for every member of a team of `size` threads, or of as many as can be had.
+template <class F>
+void as_team(int size, const F& f) {
+  if (size <= 1 || at::in_parallel_region()) return f(Member{});
+  Meeting meeting;
+#pragma omp parallel num_threads(size)
+  f(Member{&meeting, omp_get_thread_num(), omp_get_num_threads()});
+}
+
+// What one member computes of an image: columns and channels from first to last - 1.
+struct Part {
+  int first_column, last_column, first_channel, last_channel;
+};
+
+inline Part whole(const View& y) { return {0, y.width, 0, y.channels}; }
+
+constexpr int kColumns = 4;  // of a tile
+
+// Columns where there are enough of them: what a member reads in the next layer is then mostly its own. Else channels, so that
+// all have as many weights; `start` are the layer's lists.
+inline Part part_of(const View& y, const int* start, const Member& member) {
+  Part part = whole(y);
+  if (y.width >= 2 * kColumns * member.of) {
+    const int tiles = (y.width + kColumns - 1) / kColumns;
+    const auto column = [&](int number) { return std::min(y.width, tiles * number / member.of * kColumns); };
+    part.first_column = column(member.number), part.last_column = column(member.number + 1);
+  } else {
+    const auto channel = [&](int number) {
+      const int weights = int(int64_t(start[y.channels] - start[0]) * number / member.of);
+      return number == member.of ? y.channels : int(std::lower_bound(start, start + y.channels, start[0] + weights) - start);
+    };
+    part.first_channel = channel(member.number), part.last_channel = channel(member.number + 1);
+  }
+  return part;
+}
+
+}  // namespace sparseopt

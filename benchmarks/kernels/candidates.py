@@ -17,13 +17,17 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet20-projection": (lambda: CifarResNet(20, 100, shortcut="projection"), (3, 32, 32)),
     "resnet20-x4": (lambda: CifarResNet(20, 100, width=4, shortcut="padding"), (3, 32, 32)),
     "resnet50": (lambda: ResNet50(1000), (3, 224, 224)),
-    "mlp": (
-        lambda: nn.Sequential(
-            nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
-        ),
-        (784,),
-    ),
+    "mlp": (lambda: mlp(norm=False), (784,)),
+    "mlp-batchnorm": (lambda: mlp(norm=True), (784,)),
 }
+
+
+def mlp(*, norm: bool) -> nn.Module:
+    """784-1024-1024-10, with batch norm before every ReLU or without."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((784, 1024), (1024, 1024)):
+        layers += [nn.Linear(inputs, outputs), *([nn.BatchNorm1d(outputs)] if norm else []), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(1024, 10))
 
 
 def make(network: str) -> nn.Module:

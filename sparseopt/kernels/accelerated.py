@@ -10,7 +10,8 @@ from torch.fx import Graph, GraphModule, Tracer
 
 from sparseopt.kernels.build import BuildError, operators
 from sparseopt.kernels.graph import Region
-from sparseopt.kernels.linear import Chain, SparseChain, match_chains
+from sparseopt.kernels.linear import SparseChain
+from sparseopt.kernels.match_chains import Chain, match_chains
 from sparseopt.kernels.match_convs import Matcher
 from sparseopt.kernels.packed import CompiledCopies
 from sparseopt.kernels.region import SparseRegion

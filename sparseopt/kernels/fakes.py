@@ -18,8 +18,14 @@ NAMES = (
     "pool_backward",
     "shortcut_backward",
     "finish_gradient",
+    "tile_samples",
+    "untile_samples",
     "chain_forward",
     "chain_backward",
+    "sum_features",
+    "normalise",
+    "sum_gradients",
+    "normalise_backward",
 )
 
 

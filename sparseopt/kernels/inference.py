@@ -12,8 +12,10 @@ from sparseopt.kernels.bands import Value, choose_bands
 from sparseopt.kernels.build import operators
 from sparseopt.kernels.graph import Activation, Conv, Region, Shortcut
 from sparseopt.kernels.heads import take_heads
-from sparseopt.kernels.linear import Chain, SparseChain
+from sparseopt.kernels.linear import SparseChain
+from sparseopt.kernels.match_chains import Chain, Layer
 from sparseopt.kernels.memory import zeros
+from sparseopt.kernels.norm import Normed
 from sparseopt.kernels.program import Heads, Program, Step, extents_of, in_step
 from sparseopt.kernels.rewrite import Piece, rewrite
 from sparseopt.topology import Topology
@@ -46,9 +48,11 @@ def compile_inference(model: nn.Module, topology: Topology) -> "Engine":
     for region in regions:
         piece, heads = take_heads(model, region, frozenset().union(*(each.nodes for each in large.values())))
         found[FrozenRegion(region.content, heads, topology)] = piece
-    rewrite(
-        traced, {module: piece for module, piece in found.items() if sparsity(module, topology) >= BREAK_EVEN}
-    )
+    sparse = {module: piece for module, piece in found.items() if sparsity(module, topology) >= BREAK_EVEN}
+    for chain in sparse:
+        for layer in chain.chain if isinstance(chain, SparseChain) else ():
+            fold_into(layer)
+    rewrite(traced, sparse)
     return Engine(traced)
 
 
@@ -93,15 +97,23 @@ def order_steps(region: Region, topology: Topology) -> list[Step]:
     return list(steps.values())
 
 
-def fold(conv: Conv) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the convolution with its batch norm inside."""
-    module, norm = conv.module, conv.norm
-    bias = zeros(conv.channels).double() if module.bias is None else module.bias.double()
+@torch.no_grad()
+def fold_into(layer: Layer) -> None:
+    """Put a layer's batch norm into its own weight and bias."""
+    weight, bias = fold(layer)
+    layer.module.weight.copy_(weight)
+    layer.module.bias, layer.norm = nn.Parameter(bias, requires_grad=False), None
+
+
+def fold(layer: Normed) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a layer with its batch norm inside."""
+    module, norm = layer.module, layer.norm
+    bias = zeros(layer.channels).double() if module.bias is None else module.bias.double()
     if norm is None:
         return module.weight, bias.float()
     if norm.running_mean is None or norm.running_var is None:
         raise ValueError(
-            f"the batch norm behind {conv.weight!r} has no running statistics: its output depends on the whole batch "
+            f"the batch norm behind {layer.weight!r} has no running statistics: its output depends on the whole batch "
             "and cannot be folded; train with track_running_stats=True"
         )
     scale = (norm.running_var.double() + norm.eps).rsqrt()
@@ -110,7 +122,7 @@ def fold(conv: Conv) -> tuple[Tensor, Tensor]:
     bias = (bias - norm.running_mean.double()) * scale
     if norm.bias is not None:
         bias = bias + norm.bias.double()
-    return (module.weight.double() * scale.view(-1, 1, 1, 1)).float(), bias.float()
+    return (module.weight.double() * scale.view(-1, *[1] * (module.weight.dim() - 1))).float(), bias.float()
 
 
 class FrozenRegion(nn.Module):

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from sparseopt.kernels.buffers import Buffers, Shape
-from sparseopt.kernels.convolution import Lists, Norm, axes
+from sparseopt.kernels.convolution import Lists, axes
 from sparseopt.kernels.graph import Activation, Conv, Region, Shortcut
 from sparseopt.kernels.memory import doubles, floats, zeros
+from sparseopt.kernels.norm import Norm
 from sparseopt.kernels.packed import gather, scatter
 
 ListsOf = Callable[[Conv, int, int, int], Lists]

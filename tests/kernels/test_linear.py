@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import sparseopt as so
+from sparseopt.kernels.linear import SparseChain
 
 Check = Callable[..., None]
 
@@ -46,3 +47,43 @@ def test_an_empty_batch() -> None:
     model = nn.Sequential(nn.Linear(12, 30), nn.ReLU(), nn.Linear(30, 5))
     so.accelerate(model, so.sparsify(model, 0.8))
     assert model(torch.randn(0, 12)).shape == (0, 5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("batch", [2, 7, 16, 33, 128])
+def test_batch_norm_between_linear_layers(check_every_tensor: Check, batch: int, training: bool) -> None:
+    torch.manual_seed(batch)
+    model = nn.Sequential(
+        *(nn.Linear(30, 50), nn.BatchNorm1d(50), nn.ReLU()),
+        *(nn.Linear(50, 40, bias=False), nn.ReLU(), nn.Linear(40, 40), nn.BatchNorm1d(40, affine=False)),
+        *(nn.Linear(40, 20), nn.BatchNorm1d(20, momentum=None), nn.ReLU()),
+    )
+    model(torch.randn(50, 30))  # running statistics of its own
+    topology = so.sparsify(model, 0.7, distribution="uniform")
+    check_every_tensor(model.train(training), topology, *torch.randn(5, batch, 30))
+
+
+def test_batch_norm_over_several_axes_runs_as_it_is_written(check: Check) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 30), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(30, 5))
+    check(model, so.sparsify(model, 0.8), torch.randn(3, 7, 12))
+
+
+def test_batch_norm_of_one_sample_is_refused_as_torch_does() -> None:
+    model = nn.Sequential(nn.Linear(12, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 5))
+    so.accelerate(model, so.sparsify(model, 0.8))
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        model(torch.randn(1, 12))
+
+
+@pytest.mark.parametrize("sparsity", [0.9, 0.1])
+def test_an_engine_has_the_batch_norm_of_its_sparse_chains_folded_in(sparsity: float) -> None:
+    """A chain that is not sparse enough for the kernels stays as it is written."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(300, 400, bias=False), nn.BatchNorm1d(400), nn.ReLU(), nn.Linear(400, 10))
+    model(torch.randn(64, 300))
+    engine = so.compile_inference(model, so.sparsify(model, sparsity))
+    x = torch.randn(9, 300)
+    torch.testing.assert_close(engine(x), model.eval()(x))
+    chains = [each for each in engine.program.children() if isinstance(each, SparseChain)]
+    assert [layer.norm for chain in chains for layer in chain.chain] == [None] * (2 if sparsity > 0.5 else 0)

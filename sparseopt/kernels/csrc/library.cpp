@@ -7,6 +7,7 @@
 #include "conv_forward.h"
 #include "lanes.h"
 #include "linear.h"
+#include "linear_norm.h"
 #include "network.h"
 
 namespace sparseopt {
@@ -110,51 +111,70 @@ void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor&
   finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), norm.data_ptr<float>(), samples, sums.data_ptr<double>());
 }
 
-// The layers of a chain, first to last, as lists of tensors. `tiles`: the input and the outputs of all layers.
-struct Chain {
-  at::TensorList values, start, offset;
-  at::IntArrayRef relu;
-  at::TensorList tiles;
+// Tiles of samples as a tensor: [vectors of samples, 1, features, 1, lanes]. It has their size and nothing of their order.
+int64_t features(const Tensor& tiles) { return tiles.size(2); }
+int64_t padded(const Tensor& tiles) { return tiles.size(0) * kLanes; }
 
-  size_t size() const { return values.size(); }
-  int64_t features(size_t i) const { return tiles[i].size(2); }
-  int64_t samples() const { return tiles[0].size(0) * kLanes; }
-  LinearLayer layer(size_t i, const Pattern& weights) const { return {weights, features(i), features(i + 1), samples()}; }
-};
+void tile_samples_op(const Tensor& x, const Tensor& tiles) {
+  tile_samples(x.data_ptr<float>(), x.size(0), x.size(1), padded(tiles), tiles.data_ptr<float>());
+}
 
-void chain_forward_op(const Tensor& x, at::TensorList values, at::TensorList start, at::TensorList offset, at::IntArrayRef relu,
-                      at::TensorList bias, at::TensorList tiles, const Tensor& y) {
-  const Chain chain{values, start, offset, relu, tiles};
-  tile_samples(x.data_ptr<float>(), x.size(0), x.size(1), chain.samples(), tiles[0].data_ptr<float>());
-  for (size_t i = 0; i < chain.size(); ++i) {
-    const LinearLayer layer = chain.layer(i, forward_pattern(start[i], offset[i], values[i]));
+void untile_samples_op(const Tensor& tiles, const Tensor& x) {
+  untile_samples(tiles.data_ptr<float>(), x.size(0), x.size(1), padded(tiles), x.data_ptr<float>());
+}
+
+LinearLayer linear_layer(const Pattern& weights, const Tensor& x, const Tensor& y) {
+  return {weights, features(x), features(y), padded(x)};
+}
+
+// Layers that follow one another. `tiles`: the input and the outputs of all of them.
+void chain_forward_op(at::TensorList values, at::TensorList start, at::TensorList offset, at::IntArrayRef relu,
+                      at::TensorList bias, at::TensorList tiles) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const LinearLayer layer = linear_layer(forward_pattern(start[i], offset[i], values[i]), tiles[i], tiles[i + 1]);
     const float* biases = bias[i].numel() ? bias[i].data_ptr<float>() : nullptr;
     (relu[i] ? linear_forward<true> : linear_forward<false>)(layer, tiles[i].data_ptr<float>(), biases,
                                                              tiles[i + 1].data_ptr<float>());
   }
-  untile_samples(tiles.back().data_ptr<float>(), y.size(0), y.size(1), chain.samples(), y.data_ptr<float>());
 }
 
+// `gradient`: of the last output; it is overwritten. `input_gradient`: where that of the input goes, if anywhere.
 void chain_backward_op(const Tensor& gradient, at::TensorList values, at::TensorList start, at::TensorList offset,
                        at::TensorList order, at::IntArrayRef relu, at::TensorList tiles, const OptionalTensor& input_gradient,
                        at::TensorList weight_gradient, at::TensorList bias_gradient) {
-  const Chain chain{values, start, offset, relu, tiles};
   size_t widest = 0;
   for (const Tensor& each : tiles) widest = std::max(widest, size_t(each.numel()));
-  float *dy = scratch<Use::output_gradient>().get<float>(widest), *dx = scratch<Use::input_gradient>().get<float>(widest);
-  tile_samples(gradient.data_ptr<float>(), gradient.size(0), gradient.size(1), chain.samples(), dy);
+  float *dy = gradient.data_ptr<float>(), *spare = scratch<Use::input_gradient>().get<float>(widest);
+  float* other = scratch<Use::output_gradient>().get<float>(widest);
   if (relu.back()) mask_gradient(tiles.back().data_ptr<float>(), tiles.back().numel(), dy);
-  for (size_t i = chain.size(); i-- > 0;) {
-    const LinearLayer layer = chain.layer(i, backward_pattern(start[i], offset[i], order[i], values[i]));
-    const bool wanted = i > 0 || input_gradient;
-    (wanted ? linear_backward<true> : linear_backward<false>)(layer, tiles[i].data_ptr<float>(), dy,
-                                                              {dx, i > 0 && relu[i - 1]}, order[i].data_ptr<int>(),
-                                                              weight_gradient[i].data_ptr<float>());
+  for (size_t i = values.size(); i-- > 0;) {
+    float* dx = i > 0 ? spare : data(input_gradient);
+    const LinearLayer layer =
+        linear_layer(backward_pattern(start[i], offset[i], order[i], values[i]), tiles[i], tiles[i + 1]);
+    (dx ? linear_backward<true> : linear_backward<false>)(layer, tiles[i].data_ptr<float>(), dy, {dx, i > 0 && relu[i - 1]},
+                                                          order[i].data_ptr<int>(), weight_gradient[i].data_ptr<float>());
     if (bias_gradient[i].numel()) linear_bias_gradient(layer, dy, bias_gradient[i].data_ptr<float>());
-    std::swap(dx, dy);
+    dy = spare;
+    std::swap(spare, other);
   }
-  if (input_gradient)
-    untile_samples(dy, input_gradient->size(0), input_gradient->size(1), chain.samples(), input_gradient->data_ptr<float>());
+}
+
+void sum_features_op(const Tensor& z, int64_t samples, const Tensor& sums) {
+  sum_features(z.data_ptr<float>(), features(z), samples, padded(z), sums.data_ptr<double>());
+}
+
+void normalise_op(const Tensor& z, const Tensor& affine, bool relu, const Tensor& y) {
+  normalise(z.data_ptr<float>(), affine.data_ptr<float>(), relu, features(z), padded(z), y.data_ptr<float>());
+}
+
+void sum_gradients_op(const OptionalTensor& y, const Tensor& z, const Tensor& mean, const Tensor& gradient, const Tensor& sums) {
+  sum_gradients(data(y), z.data_ptr<float>(), mean.data_ptr<float>(), features(z), padded(z), gradient.data_ptr<float>(),
+                sums.data_ptr<double>());
+}
+
+void normalise_backward_op(const Tensor& z, const Tensor& coefficients, int64_t samples, const Tensor& gradient) {
+  normalise_backward(z.data_ptr<float>(), coefficients.data_ptr<float>(), features(z), samples, padded(z),
+                     gradient.data_ptr<float>());
 }
 
 // Of several tensors: their active values, and which of them are those before, where `before` is not empty.
@@ -213,12 +233,17 @@ TORCH_LIBRARY(sparseopt, m) {
       "shortcut_backward(Tensor g, int g_border, int stride, int offset, Tensor(a!) to, int to_border, bool accumulate) -> ()");
   m.def(
       "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, Tensor norm, int samples, Tensor(b!) sums) -> ()");
+  m.def("tile_samples(Tensor x, Tensor(a!) tiles) -> ()");
+  m.def("untile_samples(Tensor tiles, Tensor(a!) x) -> ()");
   m.def(
-      "chain_forward(Tensor x, Tensor[] values, Tensor[] start, Tensor[] offset, int[] relu, Tensor[] bias, Tensor(a!)[] tiles, "
-      "Tensor(b!) y) -> ()");
+      "chain_forward(Tensor[] values, Tensor[] start, Tensor[] offset, int[] relu, Tensor[] bias, Tensor(a!)[] tiles) -> ()");
   m.def(
-      "chain_backward(Tensor gradient, Tensor[] values, Tensor[] start, Tensor[] offset, Tensor[] order, int[] relu, "
-      "Tensor[] tiles, Tensor(a!)? input_gradient, Tensor(b!)[] weight_gradient, Tensor(c!)[] bias_gradient) -> ()");
+      "chain_backward(Tensor(a!) gradient, Tensor[] values, Tensor[] start, Tensor[] offset, Tensor[] order, int[] relu, "
+      "Tensor[] tiles, Tensor(b!)? input_gradient, Tensor(c!)[] weight_gradient, Tensor(d!)[] bias_gradient) -> ()");
+  m.def("sum_features(Tensor z, int samples, Tensor(a!) sums) -> ()");
+  m.def("normalise(Tensor z, Tensor affine, bool relu, Tensor(a!) y) -> ()");
+  m.def("sum_gradients(Tensor? y, Tensor z, Tensor mean, Tensor(a!) gradient, Tensor(b!) sums) -> ()");
+  m.def("normalise_backward(Tensor z, Tensor coefficients, int samples, Tensor(a!) gradient) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
@@ -235,8 +260,14 @@ TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
   m.impl("pool_backward", pool_backward_op);
   m.impl("shortcut_backward", shortcut_backward_op);
   m.impl("finish_gradient", finish_gradient_op);
+  m.impl("tile_samples", tile_samples_op);
+  m.impl("untile_samples", untile_samples_op);
   m.impl("chain_forward", chain_forward_op);
   m.impl("chain_backward", chain_backward_op);
+  m.impl("sum_features", sum_features_op);
+  m.impl("normalise", normalise_op);
+  m.impl("sum_gradients", sum_gradients_op);
+  m.impl("normalise_backward", normalise_backward_op);
 }
 
 }  // namespace sparseopt

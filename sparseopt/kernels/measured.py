@@ -32,6 +32,7 @@ from sparseopt.kernels.accelerated import (
 from sparseopt.kernels.build import BuildError, operators
 from sparseopt.kernels.rewrite import Piece, extract
 from sparseopt.topology import Topology
+from sparseopt.topology.active_parameter import release
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ class Recorder(Interpreter):
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Put back buffers, gradients and the random state afterwards."""
+    """Put back buffers, gradients and the random state afterwards; parameters are ordinary ones."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     gradients = {parameter: parameter.grad for parameter in model.parameters()}
     for parameter in gradients:
@@ -164,4 +165,5 @@ def untouched(model: nn.Module) -> Iterator[None]:
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
         for parameter, gradient in gradients.items():
+            release(parameter)
             parameter.grad = gradient

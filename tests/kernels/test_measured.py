@@ -97,3 +97,14 @@ def test_groups_in_the_middle_of_a_network_are_measured_on_what_they_see() -> No
     )
     choices = so.kernels.measure(model, so.sparsify(model, 0.8), torch.randn(8, 3, 8, 8))
     assert [choice.layers for choice in choices] == [("0",), ("4",), ("6",)]
+
+
+def test_linear_layers_that_stay_dense_have_ordinary_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured.Choice, "faster", False)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 4))
+    topology = so.sparsify(model, 0.9)
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, so.Static())
+    assert so.kernels.faster_layers(model, topology, torch.randn(8, 30)) == ()
+    assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
+    assert not optimizer.state

@@ -1,4 +1,4 @@
-"""RigL on real CIFAR-100, augmentation and mask updates included: accelerated against compiled dense kernels.
+"""RigL on real CIFAR-100, augmentation and mask updates included: accelerated against compiled dense kernels, in both layouts.
 
 python benchmarks/kernels/epoch.py --data-dir FOLDER     FOLDER holds the official CIFAR-100 files
 
@@ -19,19 +19,26 @@ from sparseopt.lab.recipes import RECIPES
 TURN = 10  # steps a run takes before it is the next one's turn
 
 
-def training(sparsity: float, batch: int, data_dir: Path | None, *, accelerated: bool) -> Callable[[], None]:
-    """Takes one step at each call."""
+DENSE = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def training(
+    sparsity: float, batch: int, data_dir: Path | None, layout: str | None = None
+) -> Callable[[], None]:
+    """Takes one step at each call: accelerated, or on compiled dense kernels in a layout."""
     config = replace(
         RECIPES["cifar100-resnet20"], sparsity=sparsity, batch_size=batch, method="rigl", shortcut="padding"
     )
-    experiment = build(config, data_dir=data_dir, accelerate="on" if accelerated else "off")
-    forward = experiment.model if accelerated else torch.compile(experiment.model)
+    experiment = build(config, data_dir=data_dir, accelerate="on" if layout is None else "off")
+    order = DENSE[layout or "NCHW"]
+    experiment.model.to(memory_format=order)  # pyright: ignore[reportCallIssue]
+    forward = experiment.model if layout is None else torch.compile(experiment.model)
     batches = iter(experiment.data.train_batches(0, 0))
 
     def step() -> None:
         images, labels = next(batches)
         experiment.optimizer.zero_grad()
-        cross_entropy(forward(images), labels).backward()
+        cross_entropy(forward(images.contiguous(memory_format=order)), labels).backward()
         experiment.optimizer.step()
 
     return step
@@ -39,11 +46,10 @@ def training(sparsity: float, batch: int, data_dir: Path | None, *, accelerated:
 
 def main() -> None:
     given = options(__doc__, data_dir=(Path, None), batch=(int, 128), steps=(int, 200))
-    runs = {"dense kernels": training(given.sparsity[0], given.batch, given.data_dir, accelerated=False)}
+    first, *_ = given.sparsity
+    runs = {f"dense {name}": training(first, given.batch, given.data_dir, name) for name in DENSE}
     for sparsity in given.sparsity:
-        runs[f"accelerated {sparsity:.0%}"] = training(
-            sparsity, given.batch, given.data_dir, accelerated=True
-        )
+        runs[f"accelerated {sparsity:.0%}"] = training(sparsity, given.batch, given.data_dir)
     for step in runs.values():
         step()  # compiles
     now = CLOCKS[given.clock]

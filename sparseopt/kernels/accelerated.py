@@ -151,7 +151,11 @@ class SparseForward:
         return [each for each in program.children() if isinstance(each, SparsePiece)]
 
     def __repr__(self) -> str:
-        return f"{type(self.model).__name__}: {len(self.layers())} layers in {self.pieces()} pieces on sparse kernels"
+        layers, pieces = (
+            f"{count} {noun}{'' if count == 1 else 's'}"
+            for count, noun in ((len(self.layers()), "layer"), (self.pieces(), "piece"))
+        )
+        return f"{type(self.model).__name__}: {layers} in {pieces} on sparse kernels"
 
 
 def build(model: nn.Module, topology: Topology, accept: Accept) -> GraphModule:

@@ -15,7 +15,7 @@ from sparseopt.kernels.match_chains import Chain, match_chains
 from sparseopt.kernels.match_convs import Matcher
 from sparseopt.kernels.packed import CompiledCopies
 from sparseopt.kernels.region import SparseRegion
-from sparseopt.kernels.rewrite import Piece, rewrite
+from sparseopt.kernels.rewrite import Piece, must_be_called, rewrite
 from sparseopt.topology import Topology
 from sparseopt.topology.active_parameter import ActiveParameter, release
 
@@ -94,8 +94,34 @@ class Unsupported(Exception):
     """This model cannot be accelerated; the message says why."""
 
 
+Modes = tuple[bool, ...]
+
+
+class Structure:
+    """What a trace of a model relies on: the modules it is made of, their classes, and whether they have to be called."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = list(model.modules())
+        self._kinds = self._kinds_now()
+        self._children = [
+            (parent._modules, name, child)
+            for parent in self._modules
+            for name, child in parent._modules.items()
+        ]
+
+    def holds(self) -> bool:
+        same = all(children.get(name) is child for children, name, child in self._children)
+        return same and self._kinds == self._kinds_now()
+
+    def modes(self) -> Modes:
+        return tuple([module.training for module in self._modules])
+
+    def _kinds_now(self) -> list[tuple[type, bool]]:
+        return [(type(module), must_be_called(module)) for module in self._modules]
+
+
 class SparseForward:
-    """The `forward` of an accelerated model. One program a mode, because a trace holds `self.training` as a constant."""
+    """The `forward` of an accelerated model. One program for each combination of modes, which are constants in a trace."""
 
     def __init__(self, model: nn.Module, topology: Topology, accept: Accept) -> None:
         self.model, self.topology, self.accept = model, topology, accept
@@ -104,16 +130,34 @@ class SparseForward:
             raise Unsupported(
                 "the kernels compute in float32 on the CPU; the model's parameters are elsewhere"
             )
-        self._programs = {model.training: build(model, topology, accept)}
+        self._structure = Structure(model)
+        self._programs: dict[Modes, GraphModule | None] = {
+            self._structure.modes(): build(model, topology, accept)
+        }
         self._dense_steps = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = self.model
-        if self._dense_wanted() or not self._on_kernels():
+        program = None if self._dense_wanted() or not self._on_kernels() else self._program()
+        if program is None:
             return type(model).forward(model, *args, **kwargs)
-        if model.training not in self._programs:
-            self._programs[model.training] = build(model, self.topology, self.accept)
-        return self._programs[model.training](*args, **kwargs)
+        return program(*args, **kwargs)
+
+    def _program(self) -> GraphModule | None:
+        """The program for the model as it is now; None if nothing of it can run on the kernels any more."""
+        if not self._structure.holds():
+            logger.info("%s has changed since it was accelerated: traced anew", type(self.model).__name__)
+            self._structure = Structure(self.model)
+            self._owners = [module for module in self.model.modules() if module._parameters]
+            self._programs.clear()
+        modes = self._structure.modes()
+        if modes not in self._programs:
+            try:
+                self._programs[modes] = build(self.model, self.topology, self.accept)
+            except Unsupported as reason:
+                logger.warning("no longer accelerated: %s", reason)
+                self._programs[modes] = None
+        return self._programs[modes]
 
     def _dense_wanted(self) -> bool:
         """Whether the coming backward pass has to give the dense gradient."""
@@ -147,8 +191,8 @@ class SparseForward:
         return len(self._pieces())
 
     def _pieces(self) -> list[SparsePiece]:
-        program = next(iter(self._programs.values()))
-        return [each for each in program.children() if isinstance(each, SparsePiece)]
+        programs = (program for program in self._programs.values() if program is not None)
+        return [each for each in next(programs, nn.Module()).children() if isinstance(each, SparsePiece)]
 
     def __repr__(self) -> str:
         layers, pieces = (

@@ -25,6 +25,7 @@ class Lists:
 
     def __init__(self, masks: list[Tensor], entries: list[ActiveEntries]) -> None:
         self.entries = entries
+        self.shapes = [mask.shape for mask in masks]
         self._forward = [pattern.linear_forward(mask) for mask in masks]
         self._backward = [pattern.linear_backward(mask) for mask in masks]
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from sparseopt.kernels import pattern
@@ -55,6 +56,7 @@ def axes(module: nn.Conv2d, height: int, width: int) -> tuple[Axis, Axis]:
 class Lists:
     """Index lists of one convolution for one image size."""
 
+    shape: torch.Size  # of the weight
     position: Tensor
     forward: Pattern
     backward: Pattern
@@ -72,6 +74,7 @@ def build_lists(conv: Conv, mask: Tensor, height: int, width: int, border: int, 
     read = pattern.geometry(module.in_channels, width, border, lanes)
     written = pattern.geometry(module.out_channels, columns.output, backward_border, lanes)
     return Lists(
+        shape=mask.shape,
         position=pattern.positions(mask),
         forward=pattern.conv_forward(mask, padding, read),
         backward=pattern.conv_backward(mask, padding, rows.stride, written),

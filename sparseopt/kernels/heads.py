@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx import Node
 
 from sparseopt.kernels.graph import Region
-from sparseopt.kernels.rewrite import Piece, has_hooks
+from sparseopt.kernels.rewrite import Piece, must_be_called
 
 FLATTEN = {torch.flatten, "flatten"}
 
@@ -23,7 +23,12 @@ def take_heads(
     for number, (node, channels) in enumerate(piece.outputs.items()):
         path = _path_to_linear(node) if piece.content.outputs[number].pooled else []
         module = modules.get(str(path[-1].target)) if path else None
-        if not isinstance(module, nn.Linear) or has_hooks(module) or _shared(path[-1]) or path[-1] in taken:
+        if (
+            not isinstance(module, nn.Linear)
+            or must_be_called(module)
+            or _shared(path[-1])
+            or path[-1] in taken
+        ):
             outputs[node] = channels
             continue
         heads[number] = module

@@ -17,6 +17,7 @@ from sparseopt.kernels.match_chains import Chain, Layer
 from sparseopt.kernels.memory import zeros
 from sparseopt.kernels.norm import Normed
 from sparseopt.kernels.program import Heads, Program, Step, extents_of, in_step
+from sparseopt.kernels.region import check_image
 from sparseopt.kernels.rewrite import Piece, rewrite
 from sparseopt.topology import Topology
 
@@ -139,6 +140,8 @@ class FrozenRegion(nn.Module):
         return self.region.weights()
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
+        for image, activation in zip(images, self.region.inputs, strict=True):
+            check_image(image, activation.channels)
         samples = images[0].shape[0]
         program = self.program(samples, *((image.shape[2], image.shape[3]) for image in images))
         return program.network.run(images)

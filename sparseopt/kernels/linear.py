@@ -35,14 +35,20 @@ class SparseChain(nn.Module):
         if self._lists is None or self._built_for != self.topology.version:
             masks = [self._mask(name, weight) for name, weight in self.weights()]
             entries = [
-                self.topology.active_entries(name) if name in self.topology.masks else ActiveEntries(mask)
+                self.topology.active_entries(name)
+                if mask is self.topology.masks.get(name)
+                else ActiveEntries(mask)
                 for (name, _), mask in zip(self.weights(), masks, strict=True)
             ]
             self._lists, self._built_for = Lists(masks, entries), self.topology.version
         return self._lists
 
     def _mask(self, name: str, weight: Tensor) -> Tensor:
-        return self.topology.masks.get(name, torch.ones_like(weight, dtype=torch.bool))
+        """All weights, in a layer that is not sparse, or another one than was sparse."""
+        mask = self.topology.masks.get(name)
+        if mask is None or mask.shape != weight.shape:
+            return torch.ones_like(weight, dtype=torch.bool)
+        return mask
 
     def values(self, weight: Tensor, entries: ActiveEntries) -> Tensor:
         """The active values of a weight: where the optimizer works on them as well, the very same ones."""
@@ -63,12 +69,29 @@ class SparseChain(nn.Module):
         return _run(self, x)
 
     def run(self, x: Tensor) -> tuple[Tensor]:
-        if x.dim() != 2 and any(layer.norm is not None for layer in self.chain):
-            return (self._dense(x),)  # batch norm takes the second axis for the channels
+        normed = any(layer.norm is not None for layer in self.chain)
+        if normed and (x.dim() != 2 or not len(x)):
+            return (
+                self._dense(x),
+            )  # batch norm takes the second axis for the channels, and leaves empty batches alone
         parameters = [each for layer in self.chain for each in layer.parameters()]
         flat = x.float().reshape(-1, x.shape[-1])
+        self._check_shapes(flat)
         y = _Pass.apply(self, flat, *parameters)
         return (y.view(*x.shape[:-1], y.shape[-1]),)
+
+    def _check_shapes(self, x: Tensor) -> None:
+        """The kernels trust the shapes; a layer that does not fit its input, its mask or its bias is torch's to refuse."""
+        features = x.shape[1]
+        for layer, known in zip(self.chain, self.lists().shapes, strict=True):
+            shape, bias = layer.module.weight.shape, layer.module.bias
+            fits = shape[1] == features and (bias is None or bias.shape == shape[:1])
+            if not fits or shape != known:
+                raise RuntimeError(
+                    f"shapes do not fit: {features} features into {layer.weight!r} of shape {tuple(shape)}, which had the "
+                    f"shape {tuple(known)} when the model was accelerated"
+                )
+            features = shape[0]
 
     def _dense(self, x: Tensor) -> Tensor:
         for layer in self.chain:

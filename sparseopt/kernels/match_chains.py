@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node
 
 from sparseopt.kernels.match_convs import RELU
-from sparseopt.kernels.rewrite import Piece, has_hooks
+from sparseopt.kernels.rewrite import Piece, must_be_called, tied_modules
 
 
 @dataclass
@@ -68,12 +68,15 @@ def match_chains(model: nn.Module, graph: Graph) -> list[Piece[Chain]]:
     """Linear layers that follow one another with nothing but batch norm and ReLU between them."""
     modules = dict(model.named_modules())
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    tied = tied_modules(model)
     tails: dict[Node, _Tail] = {}
     for node in graph.nodes:
         source = node.args[0] if node.args else None
         module = modules.get(str(node.target)) if node.op == "call_module" else None
         relu = node.target in RELU or isinstance(module, nn.ReLU)
-        if not isinstance(source, Node) or (module is not None and has_hooks(module)):
+        if not isinstance(source, Node) or (
+            module is not None and (module in tied or must_be_called(module))
+        ):
             continue
         if isinstance(module, nn.Linear | nn.BatchNorm1d) and calls[node.target] > 1:
             continue

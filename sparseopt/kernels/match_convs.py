@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from sparseopt.kernels.averaging import averaging, pooling_options
 from sparseopt.kernels.graph import Activation, Conv, Output, Region, Shortcut
-from sparseopt.kernels.rewrite import Piece, has_hooks
+from sparseopt.kernels.rewrite import Piece, must_be_called, tied_modules
 
 RELU = {F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_"}
 ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
@@ -41,6 +41,7 @@ class Matcher:
 
     def __init__(self, model: nn.Module, graph: Graph) -> None:
         self.modules = dict(model.named_modules())
+        self.tied = tied_modules(model)
         self.calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
         self.found: dict[Node, Found] = {}
         self.levels: dict[Node, int] = {}
@@ -147,7 +148,7 @@ class Matcher:
 
     def _match_module(self, node: Node, level: int) -> Value | None:
         module = self.modules[str(node.target)]
-        if has_hooks(module) or len(node.args) != 1 or node.kwargs:
+        if module in self.tied or must_be_called(module) or len(node.args) != 1 or node.kwargs:
             return None
         called_once = self.calls[node.target] == 1
         if isinstance(module, nn.Conv2d) and called_once:
@@ -234,7 +235,7 @@ class Matcher:
 
     def _is_identity(self, node: Node) -> bool:
         module = self.modules.get(str(node.target)) if node.op == "call_module" else None
-        return isinstance(module, nn.Identity) and not has_hooks(module)
+        return isinstance(module, nn.Identity) and not must_be_called(module)
 
     def _subsample(self, node: Node, level: int) -> Shortcut | None:
         """x[:, :, ::s, ::s]"""
@@ -270,7 +271,7 @@ class Matcher:
             return (
                 isinstance(module, nn.AdaptiveAvgPool2d)
                 and _is_one(module.output_size)
-                and not has_hooks(module)
+                and not must_be_called(module)
             )
         if node.target in POOL:
             return len(node.args) == 2 and _is_one(node.args[1])

@@ -55,8 +55,10 @@ class SparseRegion(nn.Module):
         return _run(self, images)
 
     def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        for image in images:
-            check_image(image)
+        for image, activation in zip(images, self.plan.region.inputs, strict=True):
+            check_image(image, activation.channels)
+            if not len(image):
+                raise ValueError("accelerated convolutions take at least one image, got an empty batch")
         parameters = tuple(self.parameters_of_region())
         images = tuple(image.float() for image in images)
         if torch.is_grad_enabled() and any(each.requires_grad for each in (*images, *parameters)):
@@ -83,10 +85,11 @@ _run: Any = _disable_dynamo(
 )  # torch.compiler.disable takes a second to import
 
 
-def check_image(image: Tensor) -> None:
-    if image.dim() != 4 or image.shape[0] == 0:
-        raise ValueError(
-            f"accelerated convolutions take a batch of images (N, C, H, W) with N >= 1, got shape {tuple(image.shape)}"
+def check_image(image: Tensor, channels: int) -> None:
+    """The kernels trust the shapes."""
+    if image.dim() != 4 or image.shape[1] != channels:
+        raise RuntimeError(
+            f"expected a batch of images (N, {channels}, height, width), got shape {tuple(image.shape)}"
         )
 
 

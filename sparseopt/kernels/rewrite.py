@@ -1,6 +1,7 @@
 """Rewrites a traced network so that pieces of it run elsewhere; the rest stays as it is, in its order."""
 
 import operator
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -24,9 +25,20 @@ class Piece(Generic[Content]):
     outputs: Mapping[Node, int | None]
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody listens to this module: then it has to be called."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+def must_be_called(module: nn.Module) -> bool:
+    """Does its class not say what a module does? Somebody listens to it, or its weight is made anew at every call."""
+    made = isinstance(module, nn.Linear | nn.Conv2d) and module._parameters.get("weight") is None
+    return made or bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
+def tied_modules(model: nn.Module) -> set[nn.Module]:
+    """Modules that share a parameter with another one, or have it twice: its gradient is a sum that autograd has to make."""
+    holders: defaultdict[nn.Parameter, list[nn.Module]] = defaultdict(list)
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                holders[parameter].append(module)
+    return {module for modules in holders.values() if len(modules) > 1 for module in modules}
 
 
 def rewrite(traced: GraphModule, pieces: Mapping[Any, Piece[Any]]) -> None:

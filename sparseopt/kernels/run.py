@@ -137,6 +137,7 @@ class Run:
         self.z[conv] = self.buffers.take(out)
         norm = self.norms[conv] = Norm(conv, self.ops, self.samples * rows.output * columns.output)
         lists = self.used[conv] = self.lists(conv, shape.height, shape.width, shape.border)
+        check_weight(conv, lists)
         self.values[conv] = gather(conv.module.weight, lists.position)
         use = lists.forward
         self.ops.conv_forward(
@@ -325,6 +326,18 @@ class Run:
 
 def shape_of(z: Tensor) -> Shape:
     return Shape(z.shape[0], z.shape[1], z.shape[2], z.shape[3])
+
+
+def check_weight(conv: Conv, lists: Lists) -> None:
+    """The kernels trust the shapes."""
+    module = conv.module
+    if module.weight.shape != lists.shape or (
+        module.bias is not None and module.bias.shape != lists.shape[:1]
+    ):
+        raise RuntimeError(
+            f"{conv.weight!r} has another shape, {tuple(module.weight.shape)}, than when the model was accelerated, "
+            f"{tuple(lists.shape)}"
+        )
 
 
 def check_sum(size: tuple[int, int], added: Shape, stride: int) -> None:

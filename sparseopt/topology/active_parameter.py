@@ -26,7 +26,7 @@ from torch._utils import _rebuild_parameter
 from torch.utils._pytree import tree_leaves
 
 from sparseopt.topology.active import ActiveEntries, Copies, flat, hold_to_mask_
-from sparseopt.topology.active_tensor import METADATA, SET_DATA, ActiveTensor, is_shared
+from sparseopt.topology.active_tensor import METADATA, ActiveTensor, is_shared
 
 OF_A_LEAF = (
     "grad",
@@ -56,6 +56,10 @@ class Memory:
         self._entries: ActiveEntries | None = None  # of the values
         self._ahead = False  # the values are newer than the memory
         self._held_to: ActiveEntries | None = None  # the memory is zero outside this mask
+
+    def is_of(self, parameter: Tensor) -> bool:
+        """Is this still the memory of the parameter?"""
+        return self._dense.data_ptr() == parameter.data_ptr() and self._dense.shape == parameter.shape
 
     def is_like(self, parameter: Tensor) -> bool:
         kinds = ((each.dtype, each.device, each.shape, each.stride()) for each in (self._dense, parameter))
@@ -120,8 +124,9 @@ class ActiveParameter(nn.Parameter):
             return NotImplemented
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
-        if func == SET_DATA:
-            follow(args[0])
+            moved = [each for each in seen if not each.content.is_of(each)]
+        for each in moved:
+            follow(each)
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:

@@ -3,11 +3,13 @@
 import copy
 import io
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize, prune
 
 import sparseopt as so
 from sparseopt.kernels import accelerated as module
@@ -274,3 +276,60 @@ def test_where_the_kernels_cannot_help_the_model_is_unchanged(
     monkeypatch.setattr(module, "operators", no_compiler)
     model = small_resnet()
     assert "no C++ compiler" in unchanged(model, so.sparsify(model, 0.9), caplog)
+
+
+def halve(module: nn.Module, given: object, output: Tensor) -> Tensor:
+    return output * 0.5
+
+
+class Half(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * 0.5
+
+
+CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
+    "hook": lambda model: model[2].register_forward_hook(halve),
+    "module": lambda model: model.__setitem__(4, nn.Linear(30, 7)),
+    "parametrization": lambda model: parametrize.register_parametrization(model[2], "weight", Half()),
+    "pruning": lambda model: prune.l1_unstructured(model[2], "weight", 5),
+    "mode": lambda model: model[5].eval(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_of_the_model_count(change: str) -> None:
+    torch.manual_seed(0)
+    layers = (nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 4), nn.Dropout(0.5))
+    model = nn.Sequential(*layers)
+    topology = so.sparsify(model, 0.9)
+    so.accelerate(model, topology)
+    x = torch.randn(6, 20)
+    model(x)
+    CHANGES[change](model)
+    for _ in range(2):
+        torch.manual_seed(1)
+        ours = model(x)
+        torch.manual_seed(1)
+        dense = type(model).forward(model, x)
+        torch.testing.assert_close(ours, dense)
+        gradients = []
+        for output in (ours, dense):
+            model.zero_grad()
+            output.square().sum().backward()
+            gradients.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
+        for name, mine, its in zip(dict(model.named_parameters()), *gradients, strict=True):
+            mask = topology.masks.get(name, torch.tensor(True))
+            assert (mine is None) == (its is None)
+            if mine is not None and its is not None and mask.shape in ((), its.shape):
+                torch.testing.assert_close(mine * mask, its * mask, msg=name)
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_images_of_other_channels_are_refused(channels: int) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    topology = so.sparsify(model, 0.9)
+    engine = so.compile_inference(model, topology)
+    so.accelerate(model, topology)
+    for call in (model, engine):
+        with pytest.raises(RuntimeError, match=r"images \(N, 3, height, width\), got"):
+            call(torch.ones(2, channels, 9, 9))

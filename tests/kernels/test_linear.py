@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import sparseopt as so
 from sparseopt.kernels.linear import SparseChain
@@ -87,3 +88,66 @@ def test_an_engine_has_the_batch_norm_of_its_sparse_chains_folded_in(sparsity: f
     torch.testing.assert_close(engine(x), model.eval()(x))
     chains = [each for each in engine.program.children() if isinstance(each, SparseChain)]
     assert [layer.norm for chain in chains for layer in chain.chain] == [None] * (2 if sparsity > 0.5 else 0)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.out = (
+            nn.Linear(20, 32),
+            nn.Linear(32, 32),
+            nn.Linear(32, 32),
+            nn.Linear(32, 4),
+        )
+        self.c.weight = self.b.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(F.relu(self.c(F.relu(self.b(F.relu(self.a(x)))))))
+
+
+def test_layers_that_share_a_weight(check: Check) -> None:
+    torch.manual_seed(0)
+    model = Tied()
+    check(model, so.sparsify(model, 0.6), torch.randn(9, 20))
+
+
+@pytest.mark.parametrize("features", [10, 30])
+def test_inputs_of_another_size_are_refused(features: int) -> None:
+    model = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 4))
+    so.accelerate(model, so.sparsify(model, 0.9))
+    with pytest.raises(RuntimeError, match=f"shapes do not fit: {features} features into '0.weight'"):
+        model(torch.ones(4, features))
+
+
+def test_weights_of_another_size_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 4))
+    so.accelerate(model, so.sparsify(model, 0.9))
+    model[2].weight = nn.Parameter(torch.ones(4, 10))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RuntimeError, match=r"40 features into '2\.weight'"):
+        model(torch.ones(4, 20))
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(20, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 4)
+    )
+    so.accelerate(model.eval(), so.sparsify(model, 0.7))
+    x = torch.randn(9, 20)
+    x[3] = float("nan")
+    results = []
+    for forward in (model, lambda x: type(model).forward(model, x)):
+        model.zero_grad()
+        y = forward(x)
+        y.sum().backward()
+        gradients = [each.grad.isnan().any() for each in model.parameters() if each.grad is not None]
+        results.append([y.isnan().tolist(), gradients])
+    assert results[0] == results[1]
+    assert any(results[0][1])
+
+
+def test_an_empty_batch_leaves_batch_norm_alone() -> None:
+    model = nn.Sequential(nn.Linear(12, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 5))
+    so.accelerate(model, so.sparsify(model, 0.8))
+    assert model(torch.randn(0, 12)).shape == (0, 5)
+    assert not torch.isnan(model[1].running_mean).any()  # pyright: ignore[reportArgumentType]

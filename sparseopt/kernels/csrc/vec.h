@@ -23,8 +23,9 @@ using Vec = float __attribute__((vector_size(kLanes * sizeof(float))));
 SPARSEOPT_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 SPARSEOPT_INLINE void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
 SPARSEOPT_INLINE Vec broadcast(float f) { return f - Vec{}; }
-SPARSEOPT_INLINE Vec relu(Vec v) { return v > Vec{} ? v : Vec{}; }
-SPARSEOPT_INLINE Vec where_positive(Vec condition, Vec v) { return condition > Vec{} ? v : Vec{}; }
+// As in torch, what is not a number stays so, and lets gradients pass.
+SPARSEOPT_INLINE Vec relu(Vec v) { return Vec{} > v ? Vec{} : v; }
+SPARSEOPT_INLINE Vec where_positive(Vec condition, Vec v) { return condition <= Vec{} ? Vec{} : v; }
 
 SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
   Vec v;

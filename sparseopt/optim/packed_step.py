@@ -2,8 +2,9 @@
 
 While an elementwise optimizer steps, a stand-in takes the place of each sparse parameter: a matrix of one row with the active
 weights, their gradients and their state. Afterwards the weights are back in the dense parameters, whose other entries nobody
-has touched: they are as zero as before. The state stays packed, in tensors that are dense to whoever looks at them. So a step
-costs what the active weights cost, and parameters and state are what they are after a dense step.
+has touched: they are as zero as before. The state stays packed, in tensors that are dense to whoever looks at them; so do the
+weights where the kernels work on active values, too, and the same stand-ins serve again. So a step costs what the active weights
+cost, and parameters and state are what they are after a dense step.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -37,8 +37,9 @@ OF_A_LEAF = (
     "is_cpu",
     "is_cuda",
 )
+# What does not show the values. A look costs the time of completing the memory, so what a training step asks for is here.
 HARMLESS = METADATA | {
-    getattr(getattr(Tensor, name), accessor)  # in a variable: the linter would rather have the attribute
+    getattr(getattr(Tensor, name), accessor)
     for name in (*OF_A_LEAF, "requires_grad")
     for accessor in ("__get__", "__set__", "__delete__")
     if hasattr(getattr(Tensor, name), accessor)

@@ -15,7 +15,8 @@ from sparseopt.kernels.match_chains import Chain, match_chains
 from sparseopt.kernels.match_convs import Matcher
 from sparseopt.kernels.packed import CompiledCopies
 from sparseopt.kernels.region import SparseRegion
-from sparseopt.kernels.rewrite import Piece, must_be_called, rewrite
+from sparseopt.kernels.rewrite import Piece, rewrite
+from sparseopt.kernels.structure import Modes, Structure
 from sparseopt.topology import Topology
 from sparseopt.topology.active_parameter import ActiveParameter, release
 
@@ -94,43 +95,16 @@ class Unsupported(Exception):
     """This model cannot be accelerated; the message says why."""
 
 
-Modes = tuple[bool, ...]
-
-
-class Structure:
-    """What a trace of a model relies on: the modules it is made of, their classes, and whether they have to be called."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._modules = list(model.modules())
-        self._kinds = self._kinds_now()
-        self._children = [
-            (parent._modules, name, child)
-            for parent in self._modules
-            for name, child in parent._modules.items()
-        ]
-
-    def holds(self) -> bool:
-        same = all(children.get(name) is child for children, name, child in self._children)
-        return same and self._kinds == self._kinds_now()
-
-    def modes(self) -> Modes:
-        return tuple([module.training for module in self._modules])
-
-    def _kinds_now(self) -> list[tuple[type, bool]]:
-        return [(type(module), must_be_called(module)) for module in self._modules]
-
-
 class SparseForward:
     """The `forward` of an accelerated model. One program for each combination of modes, which are constants in a trace."""
 
     def __init__(self, model: nn.Module, topology: Topology, accept: Accept) -> None:
         self.model, self.topology, self.accept = model, topology, accept
-        self._owners = [module for module in model.modules() if module._parameters]
+        self._structure = Structure(model)
         if not self._on_kernels():
             raise Unsupported(
                 "the kernels compute in float32 on the CPU; the model's parameters are elsewhere"
             )
-        self._structure = Structure(model)
         self._programs: dict[Modes, GraphModule | None] = {
             self._structure.modes(): build(model, topology, accept)
         }
@@ -148,7 +122,6 @@ class SparseForward:
         if not self._structure.holds():
             logger.info("%s has changed since it was accelerated: traced anew", type(self.model).__name__)
             self._structure = Structure(self.model)
-            self._owners = [module for module in self.model.modules() if module._parameters]
             self._programs.clear()
         modes = self._structure.modes()
         if modes not in self._programs:
@@ -173,9 +146,7 @@ class SparseForward:
     def _on_kernels(self) -> bool:
         return all(
             type(each) is ActiveParameter or (each.is_cpu and each.dtype == torch.float32)
-            for module in self._owners
-            for each in module._parameters.values()
-            if each is not None
+            for each in self._structure.parameters()
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

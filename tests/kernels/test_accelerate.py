@@ -290,6 +290,7 @@ class Half(nn.Module):
 CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
     "hook": lambda model: model[2].register_forward_hook(halve),
     "module": lambda model: model.__setitem__(4, nn.Linear(30, 7)),
+    "one more module": lambda model: model.append(nn.Tanh()),
     "parametrization": lambda model: parametrize.register_parametrization(model[2], "weight", Half()),
     "pruning": lambda model: prune.l1_unstructured(model[2], "weight", 5),
     "mode": lambda model: model[5].eval(),

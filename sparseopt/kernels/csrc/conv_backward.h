@@ -177,7 +177,7 @@ inline BackwardBlock choose_backward(int stride, bool remake, bool gradient) {
 // One block's sums for the weights, a vector each, leave for totals in double precision.
 inline void move_sums(float* weight_sums, int64_t weights, double* totals) {
   for (int64_t k = 0; k < weights; ++k) {
-    totals[k] += sum_lanes_double(load(weight_sums + k * kLanes));
+    totals[k] += sum_lanes(widened(load(weight_sums + k * kLanes)));
     store(weight_sums + k * kLanes, Vec{});
   }
 }

@@ -23,14 +23,6 @@ SPARSEOPT_INLINE Vec valid(Vec v, int64_t n, int64_t samples) {
   return v;
 }
 
-SPARSEOPT_INLINE DoubleVec widened(Vec v) { return __builtin_convertvector(v, DoubleVec); }
-
-SPARSEOPT_INLINE double sum_of(DoubleVec v) {
-  double sum = 0;
-  for (int lane = 0; lane < kLanes; ++lane) sum += v[lane];
-  return sum;
-}
-
 // sums [2][feature]: of z, and of its squares
 inline void sum_features(const float* z, int64_t features, int64_t samples, int64_t padded, double* sums) {
   std::fill_n(sums, 2 * features, 0.0);
@@ -40,7 +32,7 @@ inline void sum_features(const float* z, int64_t features, int64_t samples, int6
       const DoubleVec v = widened(valid(load(z + at + j * kLanes), n + j * kLanes, samples));
       sum += v, squares += v * v;
     }
-    sums[feature] += sum_of(sum), sums[features + feature] += sum_of(squares);
+    sums[feature] += sum_lanes(sum), sums[features + feature] += sum_lanes(squares);
   });
 }
 
@@ -67,7 +59,7 @@ inline void sum_gradients(const float* y, const float* z, const float* mean, int
       const DoubleVec d = widened(load(p));
       sum += d, products += d * widened(load(z + at + j * kLanes) - mean[feature]);
     }
-    sums[feature] += sum_of(sum), sums[features + feature] += sum_of(products);
+    sums[feature] += sum_lanes(sum), sums[features + feature] += sum_lanes(products);
   });
 }
 

@@ -4,41 +4,19 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <atomic>
-#include <thread>
 
 #include "layout.h"
 
 namespace sparseopt {
 
-// Where the members of a team wait for one another: spinning, because a layer takes a few microseconds, but not for long, because
-// one of them may have lost its core.
-class Meeting {
- public:
-  void wait(int members) {
-    const int round = round_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == members) {
-      arrived_.store(0, std::memory_order_relaxed);
-      round_.store(round + 1, std::memory_order_release);
-      return;
-    }
-    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins)
-      if (spins > kSpins) std::this_thread::yield();
-  }
-
- private:
-  static constexpr int kSpins = 10'000;
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<int> round_{0};
-};
-
 struct Member {
-  Meeting* meeting = nullptr;
   int number = 0, of = 1;
 
-  // Until all members have come here.
+  // Until all members have come here. A team of one may be inside somebody else's parallel region, whose threads are not waited for.
   void wait() const {
-    if (of > 1) meeting->wait(of);
+    if (of > 1) {
+#pragma omp barrier
+    }
   }
 };
 
@@ -46,9 +24,8 @@ struct Member {
 template <class F>
 void as_team(int size, const F& f) {
   if (size <= 1 || at::in_parallel_region()) return f(Member{});
-  Meeting meeting;
 #pragma omp parallel num_threads(size)
-  f(Member{&meeting, omp_get_thread_num(), omp_get_num_threads()});
+  f(Member{omp_get_thread_num(), omp_get_num_threads()});
 }
 
 // What one member computes of an image: columns and channels from first to last - 1.

@@ -37,13 +37,14 @@ SPARSEOPT_INLINE void store_unaligned(float* p, Vec v) { __builtin_memcpy(p, &v,
 
 using DoubleVec = double __attribute__((vector_size(kLanes * sizeof(double))));
 
-// Adds a vector to one of doubles in memory.
-SPARSEOPT_INLINE void add_to(double* p, Vec v) { *reinterpret_cast<DoubleVec*>(p) += __builtin_convertvector(v, DoubleVec); }
+SPARSEOPT_INLINE DoubleVec widened(Vec v) { return __builtin_convertvector(v, DoubleVec); }
 
-SPARSEOPT_INLINE double sum_lanes_double(Vec v) {
-  const DoubleVec lanes = __builtin_convertvector(v, DoubleVec);
+// Adds a vector to one of doubles in memory.
+SPARSEOPT_INLINE void add_to(double* p, Vec v) { *reinterpret_cast<DoubleVec*>(p) += widened(v); }
+
+SPARSEOPT_INLINE double sum_lanes(DoubleVec v) {
   double sum = 0;
-  for (int lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
+  for (int lane = 0; lane < kLanes; ++lane) sum += v[lane];
   return sum;
 }
 

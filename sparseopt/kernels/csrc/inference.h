@@ -36,7 +36,7 @@ struct Program {
 
   // Threads that are worth their waiting for one another, which costs about as much as kWorth multiply-adds of vectors.
   int largest_team() const {
-    constexpr int64_t kWorth = 30'000;
+    constexpr int64_t kWorth = 20'000;
     int64_t work = 0;
     for (const InferenceLayer& layer : layers) {
       const Slot& y = slots[layer.output];

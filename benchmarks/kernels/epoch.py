@@ -13,8 +13,8 @@ import torch
 from timing import CLOCKS, options, print_table
 from torch.nn.functional import cross_entropy
 
-from sparseopt.lab.experiment import build
-from sparseopt.lab.recipes import RECIPES
+from sparseopt.lab.config.recipes import RECIPES
+from sparseopt.lab.training.experiment import build
 
 TURN = 10  # steps a run takes before it is the next one's turn
 

@@ -1,10 +1,10 @@
 """Sparse kernels for the CPU: training and inference that are faster because the network is sparse."""
 
 from sparseopt.kernels.accelerated import Unsupported, accelerate, accelerated_layers, restore
-from sparseopt.kernels.build import BuildError
-from sparseopt.kernels.file import load, save
-from sparseopt.kernels.inference import Engine, compile_inference
+from sparseopt.kernels.frozen.file import load, save
+from sparseopt.kernels.frozen.inference import Engine, compile_inference
 from sparseopt.kernels.measured import Choice, accelerate_where_faster, faster_layers, measure
+from sparseopt.kernels.native.build import BuildError
 
 __all__ = [
     "BuildError",

@@ -8,15 +8,15 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Tracer
 
-from sparseopt.kernels.build import BuildError, operators
-from sparseopt.kernels.graph import Region
-from sparseopt.kernels.linear import SparseChain
-from sparseopt.kernels.match_chains import Chain, match_chains
-from sparseopt.kernels.match_convs import Matcher
-from sparseopt.kernels.packed import CompiledCopies
-from sparseopt.kernels.region import SparseRegion
-from sparseopt.kernels.rewrite import Piece, rewrite
-from sparseopt.kernels.structure import Modes, Structure
+from sparseopt.kernels.conv.region import SparseRegion
+from sparseopt.kernels.linear.chain import SparseChain
+from sparseopt.kernels.match.chains import Chain, match_chains
+from sparseopt.kernels.match.convs import Matcher
+from sparseopt.kernels.match.graph import Region
+from sparseopt.kernels.match.rewrite import Piece, rewrite
+from sparseopt.kernels.match.structure import Modes, Structure
+from sparseopt.kernels.native.build import BuildError, operators
+from sparseopt.kernels.native.packed import CompiledCopies
 from sparseopt.topology import Topology
 from sparseopt.topology.active_parameter import ActiveParameter, release
 

@@ -29,8 +29,8 @@ from sparseopt.kernels.accelerated import (
     trace,
     training_pieces,
 )
-from sparseopt.kernels.build import BuildError, operators
-from sparseopt.kernels.rewrite import Piece, extract
+from sparseopt.kernels.match.rewrite import Piece, extract
+from sparseopt.kernels.native.build import BuildError, operators
 from sparseopt.topology import Topology
 from sparseopt.topology.active_parameter import release
 

@@ -11,9 +11,9 @@ import pytest
 from sparseopt.lab.analyses import ANALYSES
 from sparseopt.lab.analyses.two_neurons import share_interval
 from sparseopt.lab.commands.analyse import main
-from sparseopt.lab.figures import save
-from sparseopt.lab.recipes import RECIPES
-from sparseopt.lab.train import train
+from sparseopt.lab.config.recipes import RECIPES
+from sparseopt.lab.show.figures import save
+from sparseopt.lab.training.train import train
 
 TWINS = ["--seeds", "2", "--batches", "4", "--hidden", "16"]
 STUDENTS = ["--seeds", "6", "--time", "20"]

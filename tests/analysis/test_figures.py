@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from sparseopt.lab.figures import COLORS, INK, THEORY, band, panels, save, style, svg
+from sparseopt.lab.show.figures import COLORS, INK, THEORY, band, panels, save, style, svg
 
 
 def _figure() -> Figure:

@@ -21,7 +21,7 @@ from PIL import Image
 
 from sparseopt.lab.data import pipeline
 from sparseopt.lab.data.batches import Batch, Pipeline
-from sparseopt.lab.ranks import Ranks
+from sparseopt.lab.system.ranks import Ranks
 
 ARCHIVE = "imagenet-sample-1000-224px.tar"
 BATCH = 6

@@ -8,8 +8,8 @@ import torch
 
 pytest.importorskip("tyro", reason="the lab is not installed")
 
-from sparseopt.lab.recipes import RECIPES, Config
-from sparseopt.lab.train import Summary, train
+from sparseopt.lab.config.recipes import RECIPES, Config
+from sparseopt.lab.training.train import Summary, train
 
 SHORT = dataclasses.replace(RECIPES["digits-mlp"], epochs=2, hidden=(64,), warmup_epochs=0.5, every=10)
 

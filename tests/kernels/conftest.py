@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import sparseopt as so
 from sparseopt.kernels.accelerated import SparseForward
-from sparseopt.kernels.build import BuildError, operators
+from sparseopt.kernels.native.build import BuildError, operators
 
 FLOOR = 5e-7  # eight roundings of float32; torch's error may happen to be smaller
 ULP = 2.0**-23  # the last digit of float32

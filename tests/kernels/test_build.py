@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sparseopt.kernels import build
-from sparseopt.kernels.spinner import CLEAR_LINE, spinner
+from sparseopt.kernels.native import build
+from sparseopt.kernels.native.spinner import CLEAR_LINE, spinner
 
 GRADIENTS_OF_A_SMALL_NETWORK = """
 import torch, sparseopt as so
 from torch import nn
-from sparseopt.kernels.build import operators
+from sparseopt.kernels.native.build import operators
 torch.manual_seed(0)
 torch.set_num_threads(1)
 convs = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3, 2)
@@ -89,7 +89,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_concurrent_first_uses_build_once(compiler: Path) -> None:
-    use = "from sparseopt.kernels.build import library; print(library('avx2').read_text())"
+    use = "from sparseopt.kernels.native.build import library; print(library('avx2').read_text())"
     runs = [
         subprocess.Popen([sys.executable, "-c", use], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparseopt as so
-from sparseopt.kernels.linear import SparseChain
+from sparseopt.kernels.linear.chain import SparseChain
 
 Check = Callable[..., None]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparseopt.kernels import build
+from sparseopt.kernels.native import build
 
 SHAPES = """
 import torch, sparseopt as so

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparseopt.lab.recipes import RECIPES, Config
-from sparseopt.lab.rundir import RunDir
+from sparseopt.lab.config.recipes import RECIPES, Config
+from sparseopt.lab.runs.rundir import RunDir
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,11 @@ import pytest
 import sparseopt as so
 from sparseopt.__main__ import main
 from sparseopt.kernels.accelerated import SparseForward
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.experiment import build
-from sparseopt.lab.recipes import RECIPES, Config
-from sparseopt.lab.train import train
-from sparseopt.lab.trainer import Observer, Trainer
+from sparseopt.lab.config.recipes import RECIPES, Config
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.training.experiment import build
+from sparseopt.lab.training.train import train
+from sparseopt.lab.training.trainer import Observer, Trainer
 
 
 class StopAt(Observer):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparseopt.lab.cli import UserError
 from sparseopt.lab.data import Dataset, TensorPipeline, pipeline
 from sparseopt.lab.data.batches import crop_and_mirror
 from sparseopt.lab.data.share import share
+from sparseopt.lab.errors import UserError
 
 CPU = torch.device("cpu")
 

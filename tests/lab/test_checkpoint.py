@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparseopt.lab import files
-from sparseopt.lab.checkpoint import MAGIC, Checkpoints, decode, encode
-from sparseopt.lab.cli import UserError
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.checkpoint import MAGIC, Checkpoints, decode, encode
+from sparseopt.lab.system import files
 
 CPU = torch.device("cpu")
 

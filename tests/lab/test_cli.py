@@ -3,7 +3,8 @@ from typing import Literal
 
 import pytest
 
-from sparseopt.lab.cli import INTERRUPTED, UserError, run
+from sparseopt.lab.commands.cli import INTERRUPTED, run
+from sparseopt.lab.errors import UserError
 
 
 @dataclass(frozen=True)

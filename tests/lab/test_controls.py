@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import sparseopt as so
-from sparseopt.lab.controls import correction, layerwise, shuffled
+from sparseopt.lab.config.controls import correction, layerwise, shuffled
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sparseopt.lab import data
-from sparseopt.lab.cli import UserError
 from sparseopt.lab.data import cifar, fetch, mnist
 from sparseopt.lab.data.fetch import OfficialArchive, OfficialFile
+from sparseopt.lab.errors import UserError
 
 REAL = os.environ.get("SPARSEOPT_DATA")
 needs_data = pytest.mark.skipif(REAL is None, reason="set SPARSEOPT_DATA to a folder with the official files")

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from sparseopt.__main__ import main
-from sparseopt.kernels.file import read
-from sparseopt.lab.recipes import RECIPES
-from sparseopt.lab.train import Summary, train
+from sparseopt.kernels.frozen.file import read
+from sparseopt.lab.config.recipes import RECIPES
+from sparseopt.lab.training.train import Summary, train
 
 
 @pytest.fixture(scope="module")

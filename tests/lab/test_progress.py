@@ -3,11 +3,11 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from sparseopt.lab.experiment import build
-from sparseopt.lab.progress import LineProgress, LiveProgress, progress
-from sparseopt.lab.recipes import Config
-from sparseopt.lab.train import train
-from sparseopt.lab.trainer import Trainer
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.training.experiment import build
+from sparseopt.lab.training.progress import LineProgress, LiveProgress, progress
+from sparseopt.lab.training.train import train
+from sparseopt.lab.training.trainer import Trainer
 
 Small = Callable[..., Config]
 

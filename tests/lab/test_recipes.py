@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.configfile import read_config
-from sparseopt.lab.recipes import RECIPES, Config
+from sparseopt.lab.config.configfile import read_config
+from sparseopt.lab.config.recipes import RECIPES, Config
+from sparseopt.lab.errors import UserError
 
 
 def test_cifar_has_the_papers_values() -> None:

@@ -15,14 +15,15 @@ import pytest
 import torch
 
 from sparseopt.kernels import accelerated_layers
-from sparseopt.lab.acceleration import Accelerate
-from sparseopt.lab.checkpoint import decode
-from sparseopt.lab.cli import INTERRUPTED, UserError
-from sparseopt.lab.recipes import Config
-from sparseopt.lab.restore import restore
-from sparseopt.lab.rundir import RunDir
-from sparseopt.lab.train import train
-from sparseopt.lab.trainer import Diverged, Observer, Trainer
+from sparseopt.lab.commands.cli import INTERRUPTED
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.checkpoint import decode
+from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.training.acceleration import Accelerate
+from sparseopt.lab.training.restore import restore
+from sparseopt.lab.training.train import train
+from sparseopt.lab.training.trainer import Diverged, Observer, Trainer
 
 Small = Callable[..., Config]
 Outcome = Callable[[Path], tuple[bytes, list[dict[str, Any]]]]
@@ -42,7 +43,7 @@ def reference(small: Small, outcome: Outcome, tmp_path_factory: pytest.TempPathF
 def workers() -> Any:
     """Processes that start at once, because all they import has been imported before they are forked."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sparseopt.lab.train", "torch.utils.tensorboard.writer"])
+    context.set_forkserver_preload(["sparseopt.lab.training.train", "torch.utils.tensorboard.writer"])
     return context
 
 

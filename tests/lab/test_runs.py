@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from sparseopt.lab.cli import UserError
 from sparseopt.lab.commands import plot as plot_command
 from sparseopt.lab.commands import runs as runs_command
-from sparseopt.lab.curves import draw_curves
-from sparseopt.lab.recipes import Config
-from sparseopt.lab.rundir import RunDir
-from sparseopt.lab.runs import Run, find_runs, labels
-from sparseopt.lab.train import train
-from sparseopt.lab.trainer import Diverged, Observer, Trainer
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.catalogue import Run, find_runs, labels
+from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.show.curves import draw_curves
+from sparseopt.lab.training.train import train
+from sparseopt.lab.training.trainer import Diverged, Observer, Trainer
 
 Small = Callable[..., Config]
 

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from sparseopt.lab.recipes import RECIPES
-from sparseopt.lab.schedule import WarmupCosine
+from sparseopt.lab.config.recipes import RECIPES
+from sparseopt.lab.config.schedule import WarmupCosine
 
 
 def cifar(epochs: int = 100, steps_per_epoch: int = 195) -> WarmupCosine:

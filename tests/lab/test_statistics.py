@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sparseopt.lab.statistics import compare, compare_relative
+from sparseopt.lab.show.statistics import compare, compare_relative
 
 
 def test_interval_of_ten_seeds() -> None:

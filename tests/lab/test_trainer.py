@@ -10,13 +10,14 @@ from torch.nn.functional import cross_entropy
 
 import sparseopt as so
 from sparseopt.lab import data
-from sparseopt.lab.cli import UserError
+from sparseopt.lab.config.recipes import RECIPES, Config
 from sparseopt.lab.data import Dataset, load
-from sparseopt.lab.experiment import build
-from sparseopt.lab.metrics import GRAD_NORM, Row, topology_metrics, train_metrics
-from sparseopt.lab.recipes import RECIPES, Config
-from sparseopt.lab.train import train
-from sparseopt.lab.trainer import Diverged, Observer, Trainer
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.row import Row
+from sparseopt.lab.training.experiment import build
+from sparseopt.lab.training.metrics import GRAD_NORM, topology_metrics, train_metrics
+from sparseopt.lab.training.train import train
+from sparseopt.lab.training.trainer import Diverged, Observer, Trainer
 
 Small = Callable[..., Config]
 STEPS_PER_EPOCH = 10

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sparseopt.lab.cli import UserError
 from sparseopt.lab.commands.demo import main
 from sparseopt.lab.demo.workers import run_all
-from sparseopt.lab.runs import find_runs
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.catalogue import find_runs
 
 SMALL = ["--seeds", "2", "--table-seeds", "1", "--epochs", "1", "--hidden", "16", "--batches", "2"]
 

@@ -11,11 +11,11 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 from torch import Tensor
 
-from sparseopt.kernels.file import write
-from sparseopt.lab.files import write_json
-from sparseopt.lab.metrics import Row
-from sparseopt.lab.recipes import RECIPES, Config
-from sparseopt.lab.rundir import RunDir
+from sparseopt.kernels.frozen.file import write
+from sparseopt.lab.config.recipes import RECIPES, Config
+from sparseopt.lab.runs.row import Row
+from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.system.files import write_json
 
 QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),

@@ -13,7 +13,7 @@ from sparseopt.lab.analyses.analysis import Table
 from sparseopt.lab.commands.report import main
 from sparseopt.lab.demo.page import YOURS
 from sparseopt.lab.report import Drawing, Section, write_report
-from sparseopt.lab.runs import find_runs
+from sparseopt.lab.runs.catalogue import find_runs
 
 Maker = Any
 Open = Callable[..., Page]

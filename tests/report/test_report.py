@@ -18,16 +18,16 @@ from matplotlib.figure import Figure
 from sparseopt.lab.analyses.analysis import Table
 from sparseopt.lab.commands.export import main as export
 from sparseopt.lab.commands.report import main
-from sparseopt.lab.files import write_json
 from sparseopt.lab.report import Drawing, Section, write_report
 from sparseopt.lab.report.cautions import cautions
 from sparseopt.lab.report.charts import chart_data, read_layers
 from sparseopt.lab.report.masks import fan_in_by_layer
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.report.tables import Grid, compared, every_run, results, shared
-from sparseopt.lab.rundir import RunDir
-from sparseopt.lab.runs import Run, find_runs
-from sparseopt.lab.train import train
+from sparseopt.lab.runs.catalogue import Run, find_runs
+from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.system.files import write_json
+from sparseopt.lab.training.train import train
 
 Maker = Any
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sparseopt.lab.recipes import RECIPES, Config
+from sparseopt.lab.config.recipes import RECIPES, Config
 from sparseopt.lab.reproduce.grid import Arm, Grid, Row
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
 from sparseopt.lab.reproduce.scale import Scale
 from sparseopt.lab.reproduce.targets import Target
-from sparseopt.lab.runs import Run
+from sparseopt.lab.runs.catalogue import Run
 
 Measured = dict[Arm, Sequence[float]]
 """Test accuracies in percent, one a seed."""

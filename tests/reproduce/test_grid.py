@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparseopt.lab.cli import UserError
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.reproduce.grid import Arm, Grid
 from sparseopt.lab.reproduce.scale import Scale, sentence
 from sparseopt.lab.reproduce.targets import TARGETS, Target

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from sparseopt.lab.commands.reproduce import main
-from sparseopt.lab.figures import save
-from sparseopt.lab.place import Place
 from sparseopt.lab.reproduce.drawings import draw
 from sparseopt.lab.reproduce.estimate import Pace, measure
 from sparseopt.lab.reproduce.grid import Arm, Grid
 from sparseopt.lab.reproduce.outcomes import Outcomes, collect
 from sparseopt.lab.reproduce.plan import plan, runs_table, summary
 from sparseopt.lab.reproduce.targets import TARGETS, Target
-from sparseopt.lab.train import train
+from sparseopt.lab.show.figures import save
+from sparseopt.lab.training.place import Place
+from sparseopt.lab.training.train import train
 
 AtScale = Callable[..., Grid]
 OutcomesOf = Callable[..., Outcomes]

@@ -18,7 +18,7 @@ import pytest
 import torch
 from optuna.trial import FrozenTrial, TrialState
 
-from sparseopt.lab.rundir import RunDir
+from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.sweep.database import Database
 
 USER = "sparseopt"

@@ -14,10 +14,9 @@ import pytest
 from optuna.trial import TrialState
 
 from sparseopt.lab.commands.sweep import SOME_FAILED, main
-from sparseopt.lab.place import Place
-from sparseopt.lab.recipes import RECIPES, Config
-from sparseopt.lab.rundir import RunDir
-from sparseopt.lab.runs import find_runs
+from sparseopt.lab.config.recipes import RECIPES, Config
+from sparseopt.lab.runs.catalogue import find_runs
+from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.sweep import run_configs
 from sparseopt.lab.sweep.crew import place_of
 from sparseopt.lab.sweep.database import Database, beside
@@ -27,6 +26,7 @@ from sparseopt.lab.sweep.messages import Sender
 from sparseopt.lab.sweep.plan import Runs
 from sparseopt.lab.sweep.trials import Trials
 from sparseopt.lab.sweep.worker import Worker
+from sparseopt.lab.training.place import Place
 
 GRID = ["--grid", "seed=0,1"]
 

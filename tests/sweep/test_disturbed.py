@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from sparseopt.lab.cli import INTERRUPTED
+from sparseopt.lab.commands.cli import INTERRUPTED
 from sparseopt.lab.commands.sweep import main
-from sparseopt.lab.rundir import RunDir
+from sparseopt.lab.runs.rundir import RunDir
 
 GRID = ("seed=0,1,2,3,4,5", "correction=none,layer")
 RUNS = 12

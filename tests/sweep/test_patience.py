@@ -7,7 +7,7 @@ import pytest
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from sparseopt.lab.cli import UserError
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep import patience as module
 from sparseopt.lab.sweep.database import Database
 from sparseopt.lab.sweep.patience import Patience

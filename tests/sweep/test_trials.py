@@ -11,8 +11,8 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.recipes import RECIPES, Config
+from sparseopt.lab.config.recipes import RECIPES, Config
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.database import Database
 from sparseopt.lab.sweep.definition import Definition
 from sparseopt.lab.sweep.grid import points, read_grid

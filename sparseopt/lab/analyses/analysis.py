@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
-from sparseopt.lab.cli import UserError
+from sparseopt.lab.errors import UserError
 
 Item = TypeVar("Item")
 Settings = TypeVar("Settings")
@@ -30,7 +30,7 @@ def require(holds: bool, option: str, value: object, expected: str) -> None:
 
     >>> require(False, "batch_size", 0, "at least 1")
     Traceback (most recent call last):
-    sparseopt.lab.cli.UserError: --batch-size must be at least 1, got 0
+    sparseopt.lab.commands.cli.UserError: --batch-size must be at least 1, got 0
     """
     if not holds:
         raise UserError(f"--{option.replace('_', '-')} must be {expected}, got {value}")

@@ -17,8 +17,8 @@ from sparseopt.analysis.gradient_ratio import gradient_ratio
 from sparseopt.analysis.twins import TwoLayers, gradients, initialise, sparse_twin
 from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted, require, require_positive
 from sparseopt.lab.analyses.inputs import Inputs, Source, batches
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
 from sparseopt.topology import generator
 from sparseopt.topology.masks import mask_maker
 

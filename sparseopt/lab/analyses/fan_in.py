@@ -21,7 +21,7 @@ from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, requ
 from sparseopt.lab.analyses.bn_ratio import TwinSettings, centre_and_spread, twin
 from sparseopt.lab.analyses.fan_in_training import measure_training
 from sparseopt.lab.analyses.inputs import Inputs, batches
-from sparseopt.lab.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
 from sparseopt.topology import generator
 from sparseopt.topology.masks import mask_with_fan_in
 from sparseopt.topology.skew import relative_scale

@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sparseopt.lab.cli import UserError
 from sparseopt.lab.data import Dataset, load
 from sparseopt.lab.data.fetch import search_path
 from sparseopt.lab.data.mnist import SUBFOLDERS, TRAIN_IMAGES
+from sparseopt.lab.errors import UserError
 from sparseopt.topology import generator
 
 Source = Literal["mnist", "gaussian"]

@@ -20,7 +20,7 @@ from sparseopt.analysis.twins import GROUPS, gradients, sparse_twin
 from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted, require
 from sparseopt.lab.analyses.bn_ratio import TwinSettings, centre_and_spread, deviation, measure_norms, twin
 from sparseopt.lab.analyses.inputs import Inputs, batches
-from sparseopt.lab.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
 from sparseopt.topology import generator
 from sparseopt.topology.masks import mask_with_fan_in
 

@@ -18,13 +18,13 @@ from torch.nn import functional as F
 import sparseopt as so
 from sparseopt.analysis.skew import LayerSkew
 from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require, require_positive
-from sparseopt.lab.checkpoint import decode
-from sparseopt.lab.cli import UserError
 from sparseopt.lab.data import Batch
-from sparseopt.lab.experiment import Experiment
-from sparseopt.lab.figures import COLORS, MARKERS, THEORY, panels, style
-from sparseopt.lab.restore import restore
-from sparseopt.lab.trainer import Trainer
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.checkpoint import decode
+from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.training.experiment import Experiment
+from sparseopt.lab.training.restore import restore
+from sparseopt.lab.training.trainer import Trainer
 
 FEW = 8  # up to so many layers, the four panels go into two rows
 COARSE = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100)

@@ -26,7 +26,7 @@ from sparseopt.lab.analyses.one_neuron import (
     drift,
     relevant_mask,
 )
-from sparseopt.lab.figures import COLORS, MARKERS, panels, style
+from sparseopt.lab.show.figures import COLORS, MARKERS, panels, style
 
 OFF = 0.1
 DENSE, SPARSE = 0, 1

@@ -17,11 +17,11 @@ from rich.table import Table as RichTable
 from sparseopt import __version__
 from sparseopt.lab.analyses import ANALYSES
 from sparseopt.lab.analyses.analysis import Analysis, Table
-from sparseopt.lab.cli import report
-from sparseopt.lab.figures import save
-from sparseopt.lab.files import write_json
-from sparseopt.lab.named import Named
-from sparseopt.lab.terminal import wide_console
+from sparseopt.lab.commands.cli import report
+from sparseopt.lab.commands.named import Named
+from sparseopt.lab.show.figures import save
+from sparseopt.lab.show.terminal import wide_console
+from sparseopt.lab.system.files import write_json
 
 PROG = "sparseopt analyse"
 

@@ -15,8 +15,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from sparseopt.lab.cli import run
 from sparseopt.lab.commands.analyse import show
+from sparseopt.lab.commands.cli import run
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import AnalysisJob, Outcome, TrainingJob
 from sparseopt.lab.demo.page import write_page
@@ -25,9 +25,9 @@ from sparseopt.lab.demo.results_act import results_act
 from sparseopt.lab.demo.skew_act import skew_act
 from sparseopt.lab.demo.training_act import training_act
 from sparseopt.lab.demo.workers import run_all
-from sparseopt.lab.figures import save
-from sparseopt.lab.runs import Run
-from sparseopt.lab.terminal import wide_console
+from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.show.figures import save
+from sparseopt.lab.show.terminal import wide_console
 
 TITLES = {1: "Act 1: the skew", 2: "Act 2: training", 3: "Act 3: what you get"}
 COLUMNS = (

@@ -5,10 +5,11 @@ from typing import Literal
 
 import tyro
 
-from sparseopt.kernels.file import save
-from sparseopt.lab.cli import UserError, run
-from sparseopt.lab.onnx import export_onnx
-from sparseopt.lab.restore import restore
+from sparseopt.kernels.frozen.file import save
+from sparseopt.lab.commands.cli import run
+from sparseopt.lab.commands.onnx import export_onnx
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.training.restore import restore
 
 SUFFIX = {"safetensors": "sparse.safetensors", "onnx": "model.onnx"}
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import tyro
 
-from sparseopt.lab import figures
-from sparseopt.lab.cli import UserError, run
-from sparseopt.lab.curves import draw_curves
-from sparseopt.lab.runs import Run
+from sparseopt.lab.commands.cli import run
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.show import figures
+from sparseopt.lab.show.curves import draw_curves
 
 
 def main(argv: list[str]) -> int:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import tyro
 
-from sparseopt.lab.cli import UserError, run
+from sparseopt.lab.commands.cli import run
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.report import write_report
-from sparseopt.lab.runs import survey
+from sparseopt.lab.runs.catalogue import survey
 
 
 def main(argv: list[str]) -> int:

@@ -10,11 +10,11 @@ import tyro
 from rich.console import Console
 
 from sparseopt.lab.analyses.analysis import require
-from sparseopt.lab.cli import UserError, report
 from sparseopt.lab.commands.analyse import show
-from sparseopt.lab.named import Named
-from sparseopt.lab.place import Place
-from sparseopt.lab.recipes import Config
+from sparseopt.lab.commands.cli import report
+from sparseopt.lab.commands.named import Named
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.reproduce.grid import Grid
 from sparseopt.lab.reproduce.layout import Layout, for_terminal
 from sparseopt.lab.reproduce.outcomes import Outcomes, collect
@@ -22,8 +22,9 @@ from sparseopt.lab.reproduce.plan import pace_table, plan, runs_table, summary
 from sparseopt.lab.reproduce.scale import Scale, sentence
 from sparseopt.lab.reproduce.targets import TARGETS, Target
 from sparseopt.lab.reproduce.write import Results, results, write
+from sparseopt.lab.show.terminal import wide_console
 from sparseopt.lab.sweep import run_configs
-from sparseopt.lab.terminal import wide_console
+from sparseopt.lab.training.place import Place
 
 PROG = "sparseopt reproduce"
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import tyro
 
-from sparseopt.lab.cli import UserError, report
-from sparseopt.lab.place import Place
-from sparseopt.lab.recipeline import Command, call
-from sparseopt.lab.recipes import Config
+from sparseopt.lab.commands.cli import report
+from sparseopt.lab.commands.recipeline import Command, call
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.show.terminal import wide_console
 from sparseopt.lab.sweep.conduct import Outcome, conduct
 from sparseopt.lab.sweep.database import Database, beside
 from sparseopt.lab.sweep.definition import Definition
@@ -19,7 +20,7 @@ from sparseopt.lab.sweep.patience import PATIENCE
 from sparseopt.lab.sweep.plan import Plan, Runs, Search, described
 from sparseopt.lab.sweep.results import best_first, failed, report_failures, results_table
 from sparseopt.lab.sweep.space import corners, read_space
-from sparseopt.lab.terminal import wide_console
+from sparseopt.lab.training.place import Place
 
 PROG = "sparseopt sweep"
 SOME_FAILED = 3

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sparseopt.lab.cli import INTERRUPTED, UserError, report
-from sparseopt.lab.place import Place, settle
-from sparseopt.lab.progress import duration, progress
-from sparseopt.lab.ranks import joined
-from sparseopt.lab.recipeline import Command, call
-from sparseopt.lab.recipes import Config
-from sparseopt.lab.train import Summary, train
+from sparseopt.lab.commands.cli import INTERRUPTED, report
+from sparseopt.lab.commands.recipeline import Command, call
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.system.ranks import joined
+from sparseopt.lab.training.place import Place, settle
+from sparseopt.lab.training.progress import duration, progress
+from sparseopt.lab.training.train import Summary, train
 
 PROG = "sparseopt train"
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 
-from sparseopt.lab.cli import UserError
 from sparseopt.lab.data.batches import Batch, Pipeline, TensorPipeline
 from sparseopt.lab.data.cifar import load_cifar10, load_cifar100
 from sparseopt.lab.data.dataset import Dataset
@@ -14,7 +13,8 @@ from sparseopt.lab.data.digits import load_digits
 from sparseopt.lab.data.imagenet import ImageNetPipeline
 from sparseopt.lab.data.mnist import load_mnist
 from sparseopt.lab.data.share import part_of
-from sparseopt.lab.ranks import ALONE, Ranks
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.system.ranks import ALONE, Ranks
 
 __all__ = ["Batch", "DataName", "Dataset", "Pipeline", "TensorPipeline", "load", "pipeline"]
 

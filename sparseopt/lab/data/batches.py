@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparseopt.lab.cli import UserError
 from sparseopt.lab.data.dataset import Dataset
-from sparseopt.lab.ranks import ALONE, Ranks
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.system.ranks import ALONE, Ranks
 from sparseopt.topology import generator
 
 PADDING = 4

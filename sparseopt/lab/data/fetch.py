@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparseopt.lab.cli import UserError
+from sparseopt.lab.errors import UserError
 
 TIMEOUT = 30.0  # seconds without an answer after which a server counts as unreachable
 

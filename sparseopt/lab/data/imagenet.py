@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from sparseopt.lab.cli import UserError
 from sparseopt.lab.data.batches import Batch
 from sparseopt.lab.data.fetch import search_path
 from sparseopt.lab.data.share import share
-from sparseopt.lab.ranks import ALONE, Ranks
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.system.ranks import ALONE, Ranks
 from sparseopt.topology import generator
 
 SIDE = 224

@@ -10,11 +10,11 @@ from torch import Tensor
 import sparseopt as so
 from sparseopt.lab.analyses import ANALYSES
 from sparseopt.lab.analyses.analysis import Result, quietly
+from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.demo.keep import keep
-from sparseopt.lab.metrics import Row
-from sparseopt.lab.recipes import Config
-from sparseopt.lab.train import train
-from sparseopt.lab.trainer import Observer, Trainer
+from sparseopt.lab.runs.row import Row
+from sparseopt.lab.training.train import train
+from sparseopt.lab.training.trainer import Observer, Trainer
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ There are no checkpoints and no curves for TensorBoard, and the network is packe
 
 from pathlib import Path
 
-from sparseopt.kernels.file import save
-from sparseopt.lab.files import write_json
-from sparseopt.lab.rundir import RunDir
-from sparseopt.lab.train import Summary, record
+from sparseopt.kernels.frozen.file import save
+from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.system.files import write_json
+from sparseopt.lab.training.train import Summary, record
 
 
 def keep(summary: Summary, folder: Path) -> None:

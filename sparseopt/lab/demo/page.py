@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.report import Section, write_report
-from sparseopt.lab.runs import Run
+from sparseopt.lab.runs.catalogue import Run
 
 YOURS = Section(
     "Your own network",

@@ -9,7 +9,7 @@ from sparseopt.lab.analyses.analysis import Table, counted
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import Outcome
 from sparseopt.lab.demo.plan import METHODS, SPARSITIES, Settings
-from sparseopt.lab.figures import COLORS, MARKERS, panels, style
+from sparseopt.lab.show.figures import COLORS, MARKERS, panels, style
 
 Outcomes = Mapping[tuple[str, ...], Sequence[Outcome]]
 HAM = ("plain", "with HAM")

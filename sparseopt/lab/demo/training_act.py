@@ -10,8 +10,8 @@ from sparseopt.lab.analyses.analysis import Table, counted
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import Outcome
 from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, Settings
-from sparseopt.lab.figures import COLORS, LINES, MARKERS, band, panels, style
-from sparseopt.lab.statistics import Comparison, compare, compare_relative
+from sparseopt.lab.show.figures import COLORS, LINES, MARKERS, band, panels, style
+from sparseopt.lab.show.statistics import Comparison, compare, compare_relative
 
 Outcomes = Mapping[tuple[str, ...], Sequence[Outcome]]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sparseopt.lab.cli import UserError
+from sparseopt.lab.errors import UserError
 
 Job = Callable[[], Any]
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sparseopt.lab.analyses.analysis import counted
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.files import read_json
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.report.study import Study
-from sparseopt.lab.rundir import RunDir
-from sparseopt.lab.runs import Run, State, differing
+from sparseopt.lab.runs.catalogue import Run, State, differing
+from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.system.files import read_json
 
 FEW_SEEDS = 3
 """With fewer, a standard deviation says next to nothing."""

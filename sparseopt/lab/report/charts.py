@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparseopt.lab.cli import UserError
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.report.masks import LayerFanIn, fan_in_by_layer
 from sparseopt.lab.report.study import Study, grouped
-from sparseopt.lab.runs import Run
+from sparseopt.lab.runs.catalogue import Run
 
 log = logging.getLogger(__name__)
 

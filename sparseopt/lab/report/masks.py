@@ -13,10 +13,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from sparseopt.kernels import file as packed
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.rundir import RunDir
-from sparseopt.lab.runs import Run
+from sparseopt.kernels.frozen import file as packed
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.topology.bits import unpack
 from sparseopt.topology.skew import relative_scale
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparseopt.lab.analyses.analysis import counted
-from sparseopt.lab.progress import duration
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.report.tables import MEASURES, average
+from sparseopt.lab.training.progress import duration
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,7 @@ import torch
 from markupsafe import Markup
 
 from sparseopt import __version__
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.figures import COLORS, svg
-from sparseopt.lab.files import told_simply, write_bytes
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.report import tables
 from sparseopt.lab.report.cautions import cautions
 from sparseopt.lab.report.charts import (
@@ -36,7 +34,9 @@ from sparseopt.lab.report.charts import (
 from sparseopt.lab.report.overview import lead, overview
 from sparseopt.lab.report.section import Section
 from sparseopt.lab.report.study import Study
-from sparseopt.lab.runs import Run
+from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.show.figures import COLORS, svg
+from sparseopt.lab.system.files import told_simply, write_bytes
 
 HERE = files("sparseopt.lab.report")
 SCRIPTS = ("data", "lines", "tooltip", "chart", "legend", "tables", "main")

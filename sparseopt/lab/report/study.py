@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.runs import Run, described, differing
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.catalogue import Run, described, differing
 
 Settings = dict[str, Any]
 

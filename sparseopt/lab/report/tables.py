@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparseopt.lab.progress import duration
 from sparseopt.lab.report.study import Group, Settings, Study, order
-from sparseopt.lab.runs import Run, differing
-from sparseopt.lab.statistics import mean_and_std
+from sparseopt.lab.runs.catalogue import Run, differing
+from sparseopt.lab.show.statistics import mean_and_std
+from sparseopt.lab.training.progress import duration
 
 NOTHING = "-"
 

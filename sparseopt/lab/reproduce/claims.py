@@ -6,7 +6,7 @@ from typing import Literal
 
 from sparseopt.lab.reproduce.grid import Arm
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy, mean_train_loss
-from sparseopt.lab.statistics import Comparison
+from sparseopt.lab.show.statistics import Comparison
 
 Claim = Literal["improves", "worsens", "no claim"]
 

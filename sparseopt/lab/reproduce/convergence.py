@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
-from sparseopt.lab.runs import Run
-from sparseopt.lab.statistics import Comparison, compare, mean_and_std
+from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.show.statistics import Comparison, compare, mean_and_std
 
 
 @dataclass(frozen=True)

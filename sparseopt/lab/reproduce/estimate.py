@@ -13,12 +13,13 @@ from itertools import islice
 
 from torch import Tensor
 
+from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.data import Batch, Pipeline
-from sparseopt.lab.experiment import Experiment, build
-from sparseopt.lab.metrics import Row, evaluate
-from sparseopt.lab.place import Place, settle
-from sparseopt.lab.recipes import Config
-from sparseopt.lab.trainer import Observer, Trainer
+from sparseopt.lab.runs.row import Row
+from sparseopt.lab.training.experiment import Experiment, build
+from sparseopt.lab.training.metrics import evaluate
+from sparseopt.lab.training.place import Place, settle
+from sparseopt.lab.training.trainer import Observer, Trainer
 
 UNTIMED = 2  # steps in which memory is allocated and caches fill
 TIMED = 8

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import cast
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.controls import CorrectionName, correction
-from sparseopt.lab.recipes import Config, MethodName
+from sparseopt.lab.config.controls import CorrectionName, correction
+from sparseopt.lab.config.recipes import Config, MethodName
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.reproduce.paper import Setting
 from sparseopt.lab.reproduce.scale import Scale, is_papers, warmup
 from sparseopt.lab.reproduce.targets import GrowFrom, Target

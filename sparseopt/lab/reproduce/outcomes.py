@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from sparseopt.lab.recipes import Config
+from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.reproduce.grid import Arm, Grid, Row
-from sparseopt.lab.runs import Run, find_runs
-from sparseopt.lab.statistics import Comparison, compare, compare_relative, mean_and_std
+from sparseopt.lab.runs.catalogue import Run, find_runs
+from sparseopt.lab.show.statistics import Comparison, compare, compare_relative, mean_and_std
 
 Metric = Callable[[Run], float]
 

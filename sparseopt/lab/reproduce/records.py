@@ -10,7 +10,7 @@ from sparseopt.lab.reproduce.claims import claim
 from sparseopt.lab.reproduce.convergence import Reached
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy, mean_train_loss
 from sparseopt.lab.reproduce.paper import find
-from sparseopt.lab.statistics import Comparison
+from sparseopt.lab.show.statistics import Comparison
 
 Record = dict[str, Any]
 

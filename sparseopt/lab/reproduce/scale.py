@@ -8,10 +8,10 @@ from typing import Annotated, Any, get_args
 from tyro.constructors import PrimitiveConstructorSpec
 
 from sparseopt.lab.analyses.analysis import counted, require
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.controls import CorrectionName
-from sparseopt.lab.named import near
-from sparseopt.lab.recipes import RECIPES
+from sparseopt.lab.commands.named import near
+from sparseopt.lab.config.controls import CorrectionName
+from sparseopt.lab.config.recipes import RECIPES
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.reproduce.targets import Target
 
 LR_CONTROLS = (2.0, 4.0)

@@ -7,7 +7,7 @@ once the table has been trained.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sparseopt.lab.recipes import RECIPES, Config, MethodName
+from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 
 Drawn = Literal["curves", "budgets", "itop"]
 """Accuracy by epoch; final accuracy against the total number of epochs; ITOP rate by epoch."""

@@ -6,7 +6,7 @@ from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.reproduce.claims import Tally, loss_tally, tally
 from sparseopt.lab.reproduce.grid import NAMES, READINGS, Arm
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
-from sparseopt.lab.statistics import LEVEL, Comparison
+from sparseopt.lab.show.statistics import LEVEL, Comparison
 
 
 def verdict(outcomes: Outcomes) -> list[str]:

@@ -6,10 +6,7 @@ from pathlib import Path
 
 from sparseopt import __version__
 from sparseopt.lab.analyses.analysis import counted
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.figures import save
-from sparseopt.lab.files import told_simply, write_bytes, write_json
-from sparseopt.lab.progress import duration
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.report import Section, write_report
 from sparseopt.lab.reproduce.convergence import reach
 from sparseopt.lab.reproduce.drawings import Drawings, draw
@@ -21,6 +18,9 @@ from sparseopt.lab.reproduce.records import Record, csv_text, records
 from sparseopt.lab.reproduce.scale import sentence
 from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table, settings_table
 from sparseopt.lab.reproduce.verdict import verdict
+from sparseopt.lab.show.figures import save
+from sparseopt.lab.system.files import told_simply, write_bytes, write_json
+from sparseopt.lab.training.progress import duration
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.place import Place
-from sparseopt.lab.recipes import Config
-from sparseopt.lab.runs import Run
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.sweep.conduct import conduct
 from sparseopt.lab.sweep.database import Database, beside
 from sparseopt.lab.sweep.definition import Definition
 from sparseopt.lab.sweep.job import Job
 from sparseopt.lab.sweep.plan import Runs
 from sparseopt.lab.sweep.results import report_failures
+from sparseopt.lab.training.place import Place
 
 __all__ = ["run_configs"]
 

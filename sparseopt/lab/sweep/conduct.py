@@ -8,7 +8,8 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from sqlalchemy.exc import DBAPIError
 
-from sparseopt.lab.cli import INTERRUPTED, UserError
+from sparseopt.lab.commands.cli import INTERRUPTED
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.crew import Crew
 from sparseopt.lab.sweep.display import display
 from sparseopt.lab.sweep.job import DEAD_AFTER, Job

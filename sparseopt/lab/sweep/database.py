@@ -17,9 +17,9 @@ from sqlalchemy import Engine, create_engine, func, inspect, make_url, select, t
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.files import told_simply
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.patience import PATIENCE, Patience, reason
+from sparseopt.lab.system.files import told_simply
 
 POSTGRES = ("postgres", "postgresql", "postgresql+psycopg")
 LOCK = 0x7370617273656F70  # any number that nobody else uses

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparseopt.lab.recipes import Config
+from sparseopt.lab.config.recipes import Config
 
 Kind = Literal["grid", "search", "runs"]
 

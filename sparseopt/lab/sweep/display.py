@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from sparseopt.lab.progress import LINE_SECONDS
 from sparseopt.lab.sweep.tally import Speed, Tally
+from sparseopt.lab.training.progress import LINE_SECONDS
 
 
 class Lines:

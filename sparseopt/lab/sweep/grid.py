@@ -5,8 +5,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.recipes import Config
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.values import setting_named, spelled, value_of
 
 OPTION = "--grid"

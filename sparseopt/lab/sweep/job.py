@@ -4,10 +4,10 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparseopt.lab.place import Place
-from sparseopt.lab.rundir import RunDir
+from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.sweep.database import Database
 from sparseopt.lab.sweep.plan import Plan
+from sparseopt.lab.training.place import Place
 
 HEARTBEAT = 10.0
 DEAD_AFTER = 60.0

@@ -11,9 +11,9 @@ from typing import TypeVar
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.interrupt import StopRequest
-from sparseopt.lab.progress import duration
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.system.interrupt import StopRequest
+from sparseopt.lab.training.progress import duration
 
 log = logging.getLogger(__name__)
 

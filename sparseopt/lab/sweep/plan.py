@@ -21,8 +21,8 @@ from optuna.distributions import (
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.recipes import Config
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.definition import Definition
 from sparseopt.lab.sweep.grid import point
 from sparseopt.lab.sweep.space import Space, suggest

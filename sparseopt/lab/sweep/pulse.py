@@ -10,11 +10,11 @@ from types import TracebackType
 
 from torch import Tensor
 
-from sparseopt.lab.interrupt import StopRequest
-from sparseopt.lab.metrics import Row
+from sparseopt.lab.runs.row import Row
 from sparseopt.lab.sweep.patience import is_outage, reason
 from sparseopt.lab.sweep.trials import Claim, Lost, Trials
-from sparseopt.lab.trainer import Observer, Trainer
+from sparseopt.lab.system.interrupt import StopRequest
+from sparseopt.lab.training.trainer import Observer, Trainer
 
 log = logging.getLogger(__name__)
 

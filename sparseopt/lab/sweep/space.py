@@ -18,7 +18,7 @@ from optuna.distributions import (
 )
 from optuna.trial import Trial
 
-from sparseopt.lab.cli import UserError
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.values import KINDS, options_of, setting_named, spelled, value_of
 
 OPTION = "--search"

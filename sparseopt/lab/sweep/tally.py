@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
 
-from sparseopt.lab.progress import duration
+from sparseopt.lab.training.progress import duration
 
 
 @dataclass(frozen=True)

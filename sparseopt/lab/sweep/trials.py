@@ -15,8 +15,8 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.recipes import Config
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.database import Database
 from sparseopt.lab.sweep.definition import Definition
 from sparseopt.lab.sweep.plan import RUN, Plan

@@ -3,9 +3,9 @@
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sparseopt.lab.cli import UserError
-from sparseopt.lab.named import near
-from sparseopt.lab.recipes import Config
+from sparseopt.lab.commands.named import near
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
 
 KINDS: dict[str, Any] = get_type_hints(Config)
 """The type of every setting."""

@@ -13,15 +13,16 @@ from typing import NoReturn
 
 from optuna.trial import TrialState
 
-from sparseopt.lab.cli import INTERRUPTED, UserError
-from sparseopt.lab.place import settle
-from sparseopt.lab.rundir import InUse
+from sparseopt.lab.commands.cli import INTERRUPTED
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.rundir import InUse
 from sparseopt.lab.sweep.job import Job, worker_name
 from sparseopt.lab.sweep.messages import CannotWork, Refused, Sender
 from sparseopt.lab.sweep.pulse import Pulse
 from sparseopt.lab.sweep.trials import RUNNING, WAITING, Claim, Lost, Trials
-from sparseopt.lab.train import train
-from sparseopt.lab.trainer import Diverged
+from sparseopt.lab.training.place import settle
+from sparseopt.lab.training.train import train
+from sparseopt.lab.training.trainer import Diverged
 
 log = logging.getLogger(__name__)
 

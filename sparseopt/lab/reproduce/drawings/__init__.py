@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import product
 
-from sparseopt.lab.recipes import MethodName
+from sparseopt.lab.config.recipes import MethodName
 from sparseopt.lab.reproduce.drawings.budgets import budgets
 from sparseopt.lab.reproduce.drawings.curves import curves
 from sparseopt.lab.reproduce.drawings.drawn import Drawings

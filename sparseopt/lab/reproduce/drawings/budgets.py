@@ -4,13 +4,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
-from sparseopt.lab.figures import COLORS, LINES, MARKERS, THEORY, legend_below, panels, style
-from sparseopt.lab.recipes import MethodName
+from sparseopt.lab.config.recipes import MethodName
 from sparseopt.lab.report import Drawing
 from sparseopt.lab.reproduce.drawings.drawn import SPREAD, Drawings, arms_drawn, cells_drawn
 from sparseopt.lab.reproduce.grid import METHODS, Row
 from sparseopt.lab.reproduce.outcomes import Outcomes, accuracy
 from sparseopt.lab.reproduce.tables.beside import beside
+from sparseopt.lab.show.figures import COLORS, LINES, MARKERS, THEORY, legend_below, panels, style
 
 
 def budgets(outcomes: Outcomes, method: MethodName) -> Drawings:

@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sparseopt.lab.analyses.bn_ratio import centre_and_spread
-from sparseopt.lab.figures import LINES, band, legend_below, panels, style
-from sparseopt.lab.recipes import MethodName
+from sparseopt.lab.config.recipes import MethodName
 from sparseopt.lab.report import Drawing
 from sparseopt.lab.reproduce.drawings.drawn import SPREAD, Drawings, arms_drawn, cells_drawn
 from sparseopt.lab.reproduce.grid import METHODS
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
+from sparseopt.lab.show.figures import LINES, band, legend_below, panels, style
 
 
 def curves(outcomes: Outcomes, method: MethodName) -> Drawings:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sparseopt.lab.recipes import MethodName
+from sparseopt.lab.config.recipes import MethodName
 from sparseopt.lab.report import Drawing
 from sparseopt.lab.reproduce.grid import Arm
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes

@@ -2,7 +2,7 @@
 
 from sparseopt.lab.analyses import itop
 from sparseopt.lab.analyses.analysis import quietly
-from sparseopt.lab.recipes import MethodName
+from sparseopt.lab.config.recipes import MethodName
 from sparseopt.lab.report import Drawing
 from sparseopt.lab.reproduce.drawings.drawn import Drawings, cells_drawn
 from sparseopt.lab.reproduce.grid import METHODS

@@ -8,7 +8,7 @@ from sparseopt.lab.reproduce.grid import Row
 from sparseopt.lab.reproduce.layout import Layout
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, mean_train_loss
 from sparseopt.lab.reproduce.tables.texts import against
-from sparseopt.lab.statistics import LEVEL
+from sparseopt.lab.show.statistics import LEVEL
 
 
 def convergence_table(outcomes: Outcomes, reached: Mapping[Cell, Reached]) -> Layout:

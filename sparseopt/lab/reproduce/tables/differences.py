@@ -4,7 +4,7 @@ from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.reproduce.layout import Layout
 from sparseopt.lab.reproduce.outcomes import Outcomes, accuracy
 from sparseopt.lab.reproduce.tables.texts import LABELS, against
-from sparseopt.lab.statistics import LEVEL
+from sparseopt.lab.show.statistics import LEVEL
 
 
 def difference_table(outcomes: Outcomes) -> Layout:

@@ -4,7 +4,7 @@ import math
 from typing import Literal
 
 from sparseopt.lab.reproduce.claims import claim
-from sparseopt.lab.statistics import Comparison
+from sparseopt.lab.show.statistics import Comparison
 
 LABELS = ("sparsity", "DST", "training")
 """The headings of what names a row."""

@@ -1,0 +1,1 @@
+"""Convolutions in training: regions of a network that run without leaving the kernels' layout."""

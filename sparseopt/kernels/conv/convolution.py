@@ -1,0 +1,84 @@
+"""One convolution of a region: its shape rules and its index lists."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparseopt.kernels.match.graph import Conv
+from sparseopt.kernels.native import pattern
+from sparseopt.kernels.native.pattern import Pattern
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of a convolution, and what its backward pass reads of the output's gradient."""
+
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+
+    @property
+    def output(self) -> int:
+        return (self.size + 2 * self.padding - self.kernel) // self.stride + 1
+
+    @property
+    def reach(self) -> int:
+        """Output position h reads input positions below h * stride + reach."""
+        return self.kernel - self.padding
+
+    def shifts(self) -> list[tuple[int, int]]:
+        """For every kernel position: the parity of the inputs it reaches, and where their output is, from their own index."""
+        parities = [(k - self.padding) % self.stride for k in range(self.kernel)]
+        return [(p, (p + self.padding - k) // self.stride) for k, p in enumerate(parities)]
+
+    @property
+    def backward_reach(self) -> int:
+        return max(shift for _, shift in self.shifts()) + 1
+
+    @property
+    def backward_border(self) -> int:
+        """How far beyond the output the backward pass reads."""
+        before = max(-shift for _, shift in self.shifts())
+        after = max((self.size - 1 - parity) // self.stride + shift for parity, shift in self.shifts())
+        return max(before, after - (self.output - 1), 0)
+
+
+def axes(module: nn.Conv2d, height: int, width: int) -> tuple[Axis, Axis]:
+    assert not isinstance(module.padding, str)
+    sizes = zip((height, width), module.kernel_size, module.stride, module.padding, strict=True)
+    rows, columns = (Axis(*each) for each in sizes)
+    return rows, columns
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Index lists of one convolution for one image size."""
+
+    shape: torch.Size  # of the weight
+    position: Tensor
+    forward: Pattern
+    backward: Pattern
+    reach: int
+    backward_reach: int
+    backward_border: int
+
+
+def build_lists(conv: Conv, mask: Tensor, height: int, width: int, border: int, lanes: int) -> Lists:
+    """`border` is that of the convolution's input."""
+    module = conv.module
+    rows, columns = axes(module, height, width)
+    padding = (rows.padding, columns.padding)
+    backward_border = max(rows.backward_border, columns.backward_border)
+    read = pattern.geometry(module.in_channels, width, border, lanes)
+    written = pattern.geometry(module.out_channels, columns.output, backward_border, lanes)
+    return Lists(
+        shape=mask.shape,
+        position=pattern.positions(mask),
+        forward=pattern.conv_forward(mask, padding, read),
+        backward=pattern.conv_backward(mask, padding, rows.stride, written),
+        reach=rows.reach,
+        backward_reach=rows.backward_reach,
+        backward_border=backward_border,
+    )

@@ -1,0 +1,114 @@
+"""A region of the network as one autograd node."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.autograd.function import once_differentiable
+
+from sparseopt.kernels.conv.convolution import Lists, build_lists
+from sparseopt.kernels.conv.run import Plan, Run
+from sparseopt.kernels.match.graph import Conv, Region
+from sparseopt.kernels.native.buffers import Buffers
+from sparseopt.kernels.native.build import operators
+from sparseopt.topology import Topology
+
+EVALUATION_SAMPLES = 64  # without gradients the batch passes in shares of this size, which stay in the cache
+
+
+class SparseRegion(nn.Module):
+    """Runs a `Region` on the sparse kernels. Its parameters are the model's own and are not registered here."""
+
+    def __init__(self, region: Region, topology: Topology) -> None:
+        super().__init__()
+        self.topology = topology
+        self.plan = Plan(region)
+        self.memory = Buffers(operators().lanes())
+        self._lists: dict[tuple[Conv, int, int], Lists] = {}
+        self._built_for = topology.version
+
+    def weights(self) -> list[tuple[str, Tensor]]:
+        return self.plan.region.weights()
+
+    def parameters_of_region(self) -> Iterator[Tensor]:
+        for conv in self.plan.region.convs:
+            yield from conv.module.parameters()
+            if conv.norm is not None:
+                yield from conv.norm.parameters()
+
+    def lists(self, conv: Conv, height: int, width: int, border: int) -> Lists:
+        key = (conv, height, width)
+        if key not in self._lists:
+            mask = conv.mask(self.topology)
+            self._lists[key] = build_lists(conv, mask, height, width, border, self.memory.lanes)
+        return self._lists[key]
+
+    def start(self) -> Run:
+        if self._built_for != self.topology.version:
+            self._lists.clear()
+            self._built_for = self.topology.version
+        return Run(self.plan, self.lists, self.memory, operators())
+
+    def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
+        return _run(self, images)
+
+    def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        for image, activation in zip(images, self.plan.region.inputs, strict=True):
+            check_image(image, activation.channels)
+            if not len(image):
+                raise ValueError("accelerated convolutions take at least one image, got an empty batch")
+        parameters = tuple(self.parameters_of_region())
+        images = tuple(image.float() for image in images)
+        if torch.is_grad_enabled() and any(each.requires_grad for each in (*images, *parameters)):
+            return _Pass.apply(self, len(images), *images, *parameters)
+        return self.evaluate(images)
+
+    def evaluate(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Without gradients. Batch statistics need the whole batch at once; running statistics do not."""
+        norms = (conv.norm for conv in self.plan.region.convs)
+        batch_needed = any(
+            norm is not None and (norm.training or norm.running_mean is None) for norm in norms
+        )
+        size = max(len(images[0]), 1) if batch_needed else EVALUATION_SAMPLES
+        parts = []
+        for share in zip(*(image.split(size) for image in images), strict=True):
+            run = self.start()
+            parts.append(run.forward(share))
+            run.release()
+        return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
+
+_run: Any = _disable_dynamo(
+    lambda piece, given: piece.run(given)
+)  # torch.compiler.disable takes a second to import
+
+
+def check_image(image: Tensor, channels: int) -> None:
+    """The kernels trust the shapes."""
+    if image.dim() != 4 or image.shape[1] != channels:
+        raise RuntimeError(
+            f"expected a batch of images (N, {channels}, height, width), got shape {tuple(image.shape)}"
+        )
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, region: SparseRegion, inputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.run, ctx.inputs, ctx.parameters = region.start(), inputs, tensors[inputs:]
+        return tuple(ctx.run.forward(tensors[:inputs]))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if ctx.run is None:
+            raise RuntimeError(
+                "an accelerated region can be differentiated once: its activations were overwritten by their gradients; "
+                "for retain_graph=True use the model without accelerate"
+            )
+        run, ctx.run = ctx.run, None
+        wanted = ctx.needs_input_grad[2 : 2 + ctx.inputs]
+        of_inputs = run.backward(gradients, wanted)
+        run.release()
+        return None, None, *of_inputs, *(run.gradients.get(parameter) for parameter in ctx.parameters)

@@ -1,0 +1,362 @@
+"""One pass of data through a region, and back.
+
+Forward, every convolution makes the rows of the activation it reads, unless an earlier one kept them. Backward, convolutions
+run in reverse, each leaving its share of its input's gradient; the last share to come in finishes the gradient on the way:
+ReLU, the shortcut's share, and the sums that the batch norm below needs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparseopt.kernels.conv.convolution import Lists, axes
+from sparseopt.kernels.match.graph import Activation, Conv, Region, Shortcut
+from sparseopt.kernels.native.buffers import Buffers, Shape
+from sparseopt.kernels.native.memory import doubles, floats, zeros
+from sparseopt.kernels.native.norm import Norm
+from sparseopt.kernels.native.packed import gather, scatter
+
+ListsOf = Callable[[Conv, int, int, int], Lists]
+
+
+class Plan:
+    """What does not change from run to run: who reads what, what must be kept, how wide borders are."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.activations = region.activations()
+        self.readers = {each: region.readers(each) for each in self.activations}
+        self.pooled = {o.activation for o in region.outputs if o.pooled}
+        self.images = {o.activation for o in region.outputs if not o.pooled}
+        self.summed_in: dict[Activation, list[Activation]] = {each: [] for each in self.activations}
+        self.activation_of: dict[Conv, Activation] = {}
+        for each in self.activations:
+            if each.main is not None:
+                self.activation_of[each.main] = each
+            if each.shortcut is not None:
+                self._note_shortcut(each, each.shortcut)
+        self.kept = {each for each in self.activations if self._must_keep(each)}
+        self.border = {each: self._border(each) for each in self.activations}
+
+    def _note_shortcut(self, activation: Activation, shortcut: Shortcut) -> None:
+        if isinstance(shortcut.source, Conv):
+            self.activation_of[shortcut.source] = activation
+        else:
+            self.summed_in[shortcut.source].append(activation)
+
+    def _must_keep(self, each: Activation) -> bool:
+        """An activation that one convolution alone reads, and that is a function of z, is cheaper made twice."""
+        wanted = (
+            len(self.readers[each]) != 1 or self.summed_in[each] or each in self.pooled or each in self.images
+        )
+        return bool(wanted) or each.main is None or each.shortcut is not None
+
+    def _border(self, each: Activation) -> int:
+        paddings = (conv.module.padding for conv in self.readers[each])
+        return max((int(p) for padding in paddings for p in padding), default=0)
+
+
+class Run:
+    """Buffers and numbers of one pass. `backward` may be called once: it overwrites what `forward` kept."""
+
+    def __init__(self, plan: Plan, lists: ListsOf, buffers: Buffers, ops: Any) -> None:
+        self.plan, self.lists, self.buffers, self.ops = plan, lists, buffers, ops
+        self.samples = 0
+        self.shapes: dict[Activation, Shape] = {}
+        self.x: dict[Activation, Tensor] = {}
+        self.z: dict[Conv, Tensor] = {}
+        self.norms: dict[Conv, Norm] = {}
+        self.used: dict[Conv, Lists] = {}
+        self.values: dict[Conv, Tensor] = {}
+        self.g: dict[Activation, Tensor] = {}
+        self.g_shapes: dict[Activation, Shape] = {}
+        self.sums: dict[Activation, Tensor] = {}
+        self.gradients: dict[Tensor, Tensor] = {}
+        self._done: set[Conv] = set()
+        self._summed: set[Activation] = set()  # activations whose shortcuts' shares are in
+
+    def forward(self, images: Sequence[Tensor]) -> list[Tensor]:
+        self.samples = images[0].shape[0]
+        for activation, image in zip(self.plan.region.inputs, images, strict=True):
+            shape = self._shape(activation, image.shape[2], image.shape[3])
+            self.x[activation] = self.buffers.take(shape)
+            self.ops.pack(image.detach().contiguous(), self.x[activation], shape.border)
+        for conv in self.plan.region.convs:
+            self._convolve(conv)
+        return [self._leave(output.activation, output.pooled) for output in self.plan.region.outputs]
+
+    def _shape(self, activation: Activation, height: int, width: int) -> Shape:
+        blocks = -(-self.samples // self.buffers.lanes)
+        shape = Shape(blocks, height, activation.channels, width, self.plan.border[activation])
+        self.shapes[activation] = shape
+        return shape
+
+    def _image_shape(self, activation: Activation) -> Shape:
+        if activation not in self.shapes:
+            assert activation.main is not None
+            z = self.z[activation.main]
+            self._shape(activation, z.shape[1], z.shape[3])
+        return self.shapes[activation]
+
+    def _source(self, activation: Activation) -> tuple[Any, ...]:
+        """The parts an activation is made of, as the operators take them."""
+        assert activation.main is not None
+        z, affine = self.z[activation.main], self.norms[activation.main].affine
+        shortcut = activation.shortcut
+        if shortcut is None:
+            return (z, affine, None, 0, None, 1, 0, activation.relu)
+        if isinstance(shortcut.source, Conv):
+            added, norm = self.z[shortcut.source], self.norms[shortcut.source].affine
+            check_sum((z.shape[1], z.shape[3]), shape_of(added), 1)
+            return (z, affine, added, 0, norm, 1, 0, activation.relu)
+        added = self._complete(shortcut.source)
+        check_sum((z.shape[1], z.shape[3]), self.shapes[shortcut.source], shortcut.stride)
+        border = self.shapes[shortcut.source].border
+        return (z, affine, added, border, None, shortcut.stride, shortcut.offset, activation.relu)
+
+    def _complete(self, activation: Activation) -> Tensor:
+        """All rows of an activation, made now unless a convolution has made them."""
+        if activation not in self.x:
+            shape = self._image_shape(activation)
+            self.x[activation] = self.buffers.take(shape)
+            self.ops.make_activation(*self._source(activation), self.x[activation], shape.border)
+        return self.x[activation]
+
+    def _convolve(self, conv: Conv) -> None:
+        activation = conv.input
+        shape = self._image_shape(activation)
+        keep, ready = activation in self.plan.kept, activation in self.x
+        source = (None, None, None, 0, None, 1, 0, False) if ready else self._source(activation)
+        if keep and not ready:
+            self.x[activation] = self.buffers.take(shape)
+        x = self.x[activation] if keep else floats(*Shape(0, *_sizes(shape)).sizes(self.buffers.lanes))
+        rows, columns = axes(conv.module, shape.height, shape.width)
+        out = Shape(shape.blocks, rows.output, conv.channels, columns.output)
+        self.z[conv] = self.buffers.take(out)
+        norm = self.norms[conv] = Norm(conv, self.ops, self.samples * rows.output * columns.output)
+        lists = self.used[conv] = self.lists(conv, shape.height, shape.width, shape.border)
+        check_weight(conv, lists)
+        self.values[conv] = gather(conv.module.weight, lists.position)
+        use = lists.forward
+        self.ops.conv_forward(
+            x, shape.border, keep, *source,
+            self.values[conv], use.start, use.offset,
+            rows.stride, lists.reach, self.samples, self.z[conv], norm.shift, norm.sums,
+        )  # fmt: skip
+        norm.prepare()
+
+    def _leave(self, activation: Activation, pooled: bool) -> Tensor:
+        x, shape = self._complete(activation), self.shapes[activation]
+        if pooled:
+            out = floats(self.samples, shape.channels)
+            self.ops.pool_forward(x, shape.border, out)
+        else:
+            out = floats(self.samples, shape.channels, shape.height, shape.width)
+            self.ops.unpack(x, shape.border, out)
+        return out
+
+    def backward(
+        self, gradients: Sequence[Tensor | None], input_wanted: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """From the gradients of the outputs: `gradients` of the parameters, and those of the inputs that are wanted."""
+        plan = self.plan
+        for output, gradient in zip(plan.region.outputs, gradients, strict=True):
+            if gradient is not None:
+                self._enter(output.activation, output.pooled, gradient.contiguous())
+        wanted = dict(zip(plan.region.inputs, input_wanted, strict=True))
+        for conv in reversed(plan.region.convs):
+            self._convolve_back(conv, wanted.get(conv.input, True))
+        return [self._input_gradient(each) if want else None for each, want in wanted.items()]
+
+    def _gradient(self, activation: Activation) -> tuple[Tensor, bool]:
+        """The buffer of an activation's gradient, and whether shares are in it already."""
+        if activation in self.g:
+            return self.g[activation], True
+        shape = self.shapes[activation]
+        self.g_shapes[activation] = Shape(*_with_border(shape, 0))
+        self.g[activation] = self.buffers.take(self.g_shapes[activation])
+        return self.g[activation], False
+
+    def _enter(self, activation: Activation, pooled: bool, gradient: Tensor) -> None:
+        g, accumulate = self._gradient(activation)
+        if pooled:
+            self.ops.pool_backward(gradient, g, 0, accumulate)
+        elif accumulate:
+            share = self.buffers.take(self.g_shapes[activation])
+            self.ops.pack(gradient, share, 0)
+            g += share
+            self.buffers.give(self.g_shapes[activation], share)
+        else:
+            self.ops.pack(gradient, g, 0)
+
+    def _complete_gradient(self, activation: Activation) -> None:
+        """Finish a gradient that the last convolution to read the activation could not finish."""
+        if activation in self.sums:
+            return
+        self._add_shortcuts(activation)
+        g, filled = self._gradient(activation)
+        if not filled:
+            g.zero_()
+        self.sums[activation] = doubles(2, activation.channels)
+        assert activation.main is not None
+        x, border = (self.x[activation], self.shapes[activation].border) if activation.relu else (None, 0)
+        self.ops.finish_gradient(
+            g,
+            self.g_shapes[activation].border,
+            x,
+            border,
+            self.z[activation.main],
+            self.norms[activation.main].affine,
+            self.samples,
+            self.sums[activation],
+        )
+
+    def _add_shortcuts(self, activation: Activation) -> None:
+        """The shares that residual sums leave to an activation they added."""
+        for summed in self.plan.summed_in[activation]:
+            self._complete_gradient(summed)
+            to, accumulate = self._gradient(activation)
+            shortcut = summed.shortcut
+            assert shortcut is not None
+            self.ops.shortcut_backward(
+                self.g[summed], self.g_shapes[summed].border, shortcut.stride, shortcut.offset,
+                to, self.g_shapes[activation].border, accumulate,
+            )  # fmt: skip
+        self._summed.add(activation)
+
+    def _convolve_back(self, conv: Conv, input_wanted: bool) -> None:
+        activation, source = self.plan.activation_of[conv], conv.input
+        self._complete_gradient(activation)
+        coefficients, found = self.norms[conv].backward(self._sums_of(conv, activation))
+        self.gradients.update(found)
+        lists, values = self.used[conv], self.values[conv]
+        use = lists.backward
+        of_weights = torch.empty_like(values)
+        self._done.add(conv)
+        self.ops.conv_backward(
+            self.g[activation], self.g_shapes[activation].border, self.z[conv], coefficients,
+            *self._input(source), *(self._target(conv) if input_wanted else NOWHERE),
+            values, use.start, use.offset, use.order,
+            conv.module.stride[0], lists.backward_reach, lists.backward_border, self.samples,
+            of_weights, self.sums.get(source),
+        )  # fmt: skip
+        self.gradients[conv.module.weight] = scatter(of_weights, lists.position, conv.module.weight)
+        self._release(conv)
+
+    def _sums_of(self, conv: Conv, activation: Activation) -> Tensor:
+        if activation.main is conv:
+            return self.sums[activation]
+        sums = torch.empty_like(self.sums[activation])
+        g, border = self.g[activation], self.g_shapes[activation].border
+        self.ops.finish_gradient(
+            g, border, None, 0, self.z[conv], self.norms[conv].affine, self.samples, sums
+        )
+        return sums
+
+    def _input(self, activation: Activation) -> tuple[Any, ...]:
+        """What the backward pass reads as the convolution's input: its kept rows, or z to make them again."""
+        if activation in self.plan.kept:
+            return (self.x[activation], self.shapes[activation].border, None, False)
+        assert activation.main is not None
+        return (self.z[activation.main], 0, self.norms[activation.main].affine, activation.relu)
+
+    def _target(self, conv: Conv) -> tuple[Any, ...]:
+        """Where the gradient of the convolution's input goes, finished if this is the last share of it."""
+        activation = conv.input
+        if not self._last_share(activation):
+            to, accumulate = self._gradient(activation)
+            return (to, self.g_shapes[activation].border, accumulate, *PLAIN)
+        summed = self.plan.summed_in[activation]
+        fused = summed[0] if len(summed) == 1 and self._same_step(summed[0], conv) else None
+        if fused is None:
+            self._add_shortcuts(activation)
+        shortcut: tuple[Any, ...] = (None, 0, 0)
+        if fused is not None:
+            self._complete_gradient(fused)
+            self._summed.add(activation)
+            assert fused.shortcut is not None
+            shortcut = (self.g[fused], self.g_shapes[fused].border, fused.shortcut.offset)
+        if activation not in self.g and activation in self.x:
+            # Nobody reads the kept rows after this pass: the gradient takes their place, position by position.
+            self.g[activation], self.g_shapes[activation] = self.x.pop(activation), self.shapes[activation]
+            to, accumulate = self.g[activation], False
+        else:
+            to, accumulate = self._gradient(activation)
+        z = norm = None
+        if activation.main is not None:
+            z, norm = self.z[activation.main], self.norms[activation.main].affine
+            self.sums[activation] = doubles(2, activation.channels)
+        return (to, self.g_shapes[activation].border, accumulate, *shortcut, activation.relu, z, norm)
+
+    def _last_share(self, activation: Activation) -> bool:
+        """Whether nothing is missing from an activation's gradient but what the convolution at hand and finished sums add."""
+        if any(conv not in self._done for conv in self.plan.readers[activation]):
+            return False
+        return all(self._last_share(each) for each in self.plan.summed_in[activation])
+
+    @staticmethod
+    def _same_step(summed: Activation, conv: Conv) -> bool:
+        return summed.shortcut is not None and summed.shortcut.stride == conv.module.stride[0]
+
+    def _input_gradient(self, activation: Activation) -> Tensor:
+        shape = self.shapes[activation]
+        if activation not in self._summed:
+            self._add_shortcuts(activation)
+        g, filled = self._gradient(activation)
+        image = zeros(self.samples, shape.channels, shape.height, shape.width)
+        if filled:
+            self.ops.unpack(g, self.g_shapes[activation].border, image)
+        return image
+
+    def _release(self, conv: Conv) -> None:
+        z = self.z.pop(conv)
+        self.buffers.give(shape_of(z), z)
+
+    def release(self) -> None:
+        """Give back every buffer that is still held."""
+        for conv in list(self.z):
+            self._release(conv)
+        for held, shapes in ((self.x, self.shapes), (self.g, self.g_shapes)):
+            for activation, buffer in held.items():
+                self.buffers.give(shapes[activation], buffer)
+            held.clear()
+
+
+def shape_of(z: Tensor) -> Shape:
+    return Shape(z.shape[0], z.shape[1], z.shape[2], z.shape[3])
+
+
+def check_weight(conv: Conv, lists: Lists) -> None:
+    """The kernels trust the shapes."""
+    module = conv.module
+    if module.weight.shape != lists.shape or (
+        module.bias is not None and module.bias.shape != lists.shape[:1]
+    ):
+        raise RuntimeError(
+            f"{conv.weight!r} has another shape, {tuple(module.weight.shape)}, than when the model was accelerated, "
+            f"{tuple(lists.shape)}"
+        )
+
+
+def check_sum(size: tuple[int, int], added: Shape, stride: int) -> None:
+    """A residual sum adds images of one size; torch would spread the smaller one."""
+    other = (-(-added.height // stride), -(-added.width // stride))
+    if size != other:
+        raise ValueError(
+            f"a residual sum of images of size {size} and {other}: the kernels add equal sizes only; "
+            "use the model without accelerate"
+        )
+
+
+PLAIN = (None, 0, 0, False, None, None)  # neither a shortcut's share, nor a ReLU, nor sums
+NOWHERE = (None, 0, False, *PLAIN)
+
+
+def _sizes(shape: Shape) -> tuple[int, int, int, int]:
+    return (shape.height, shape.channels, shape.width, shape.border)
+
+
+def _with_border(shape: Shape, border: int) -> tuple[int, int, int, int, int]:
+    return (shape.blocks, shape.height, shape.channels, shape.width, border)

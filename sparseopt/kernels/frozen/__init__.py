@@ -1,0 +1,1 @@
+"""Networks that no longer learn: engines for inference, and small files."""

@@ -1,0 +1,1 @@
+"""Linear layers in training: chains that run in one call each way."""

@@ -1,0 +1,195 @@
+"""One pass of data through a chain of linear layers, and back.
+
+Activations stay in tiles (see `csrc/linear.h`) from the first layer of a chain to the last, batch norm and ReLU included; the
+batch is padded to whole vectors with samples whose gradient is zero. Layers up to a batch norm run in one call.
+"""
+
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import Tensor
+
+from sparseopt.kernels.match.chains import Chain
+from sparseopt.kernels.native import pattern
+from sparseopt.kernels.native.buffers import Buffers, Shape
+from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.memory import doubles, floats
+from sparseopt.kernels.native.norm import Norm
+from sparseopt.kernels.native.packed import NOTHING, scatter
+from sparseopt.topology.active import ActiveEntries
+from sparseopt.topology.active_tensor import ActiveTensor
+
+
+class Lists:
+    """Index lists of all layers of a chain."""
+
+    def __init__(self, masks: list[Tensor], entries: list[ActiveEntries]) -> None:
+        self.entries = entries
+        self.shapes = [mask.shape for mask in masks]
+        self._forward = [pattern.linear_forward(mask) for mask in masks]
+        self._backward = [pattern.linear_backward(mask) for mask in masks]
+
+    def forward(self, layers: slice) -> tuple[list[Tensor], list[Tensor]]:
+        """Starts and offsets, as the kernels take them."""
+        lists = self._forward[layers]
+        return [each.start for each in lists], [each.offset for each in lists]
+
+    def backward(self, layers: slice) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Starts, offsets and orders, as the kernels take them."""
+        lists = self._backward[layers]
+        return [each.start for each in lists], [each.offset for each in lists], [each.order for each in lists]
+
+
+class ChainRun:
+    """`activations` are the input and the outputs of all layers, `sums` what a batch norm makes such an output from.
+
+    `values` are the layers' active weights. Gradients of the parameters in `active_grads` may leave as `ActiveTensor`s.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        lists: Lists,
+        values: list[Tensor],
+        memory: Buffers,
+        active_grads: Collection[Tensor],
+    ) -> None:
+        self.chain, self.lists, self.values, self.memory = chain, lists, values, memory
+        self.active_grads, self.ops = active_grads, operators()
+        self.samples = 0
+        self.activations: list[Tensor] = []
+        self.sums: dict[int, Tensor] = {}  # by the number of the layer
+        self.norms: dict[int, Norm] = {}
+        self._before = self._versions()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.samples = len(x)
+        features = (x.shape[1], *(layer.channels for layer in self.chain))
+        self.activations = [self._tiles(each) for each in features]
+        self.ops.tile_samples(x.detach().contiguous(), self.activations[0])
+        for layers in self._segments():
+            self._forward(layers)
+        y = floats(self.samples, features[-1])
+        self.ops.untile_samples(self.activations[-1], y)
+        return y
+
+    def _segments(self) -> Iterator[slice]:
+        """Layers that run in one call: up to a batch norm, or to the end."""
+        first = 0
+        for last, layer in enumerate(self.chain):
+            if layer.norm is not None or last == len(self.chain) - 1:
+                yield slice(first, last + 1)
+                first = last + 1
+
+    def _tiles(self, features: int) -> Tensor:
+        return self.memory.take(Shape(-(-self.samples // self.memory.lanes), 1, features, 1))
+
+    def _give(self, tiles: Tensor) -> None:
+        self.memory.give(Shape(tiles.shape[0], 1, tiles.shape[2], 1), tiles)
+
+    def __del__(self) -> None:
+        for tiles in (*self.activations, *self.sums.values()):
+            self._give(tiles)
+
+    def _forward(self, layers: slice) -> None:
+        last = layers.stop - 1
+        norm = self.chain[last].norm
+        if norm is not None:
+            self.sums[last] = self._tiles(self.chain[last].channels)
+        bias = [self._bias(index) for index in range(layers.start, layers.stop)]
+        self.ops.chain_forward(
+            *(self.values[layers], *self.lists.forward(layers), self._relu(layers), bias, self._steps(layers))
+        )
+        if norm is not None:
+            self._normalise(last)
+
+    def _steps(self, layers: slice) -> list[Tensor]:
+        """What the layers of a segment read and write, first to last."""
+        last = layers.stop - 1
+        behind = self.sums[last] if last in self.sums else self.activations[last + 1]
+        return [*self.activations[layers], behind]
+
+    def _relu(self, layers: slice) -> list[int]:
+        return [int(layer.relu and layer.norm is None) for layer in self.chain[layers]]
+
+    def _bias(self, index: int) -> Tensor:
+        """What the kernel adds: batch norm has the bias among its own numbers."""
+        layer = self.chain[index]
+        return NOTHING if layer.norm is not None or layer.module.bias is None else layer.module.bias.detach()
+
+    def _normalise(self, index: int) -> None:
+        layer, z = self.chain[index], self.sums[index]
+        norm = self.norms[index] = Norm(layer, self.ops, self.samples)
+        if norm.sums is not None:
+            self.ops.sum_features(z, self.samples, norm.sums)
+        norm.prepare()
+        self.ops.normalise(z, norm.affine, layer.relu, self.activations[index + 1])
+
+    def backward(self, gradient: Tensor, input_wanted: bool) -> list[Tensor | None]:
+        """Gradients of the input and of every layer's parameters."""
+        if self._before != self._versions():
+            raise RuntimeError(
+                "the optimizer has moved the weights since the forward pass whose gradient is asked for: "
+                "call backward before step"
+            )
+        dy = self._tiles(gradient.shape[1])
+        self.ops.tile_samples(gradient.contiguous(), dy)
+        found: dict[Tensor, Tensor] = {}
+        for layers in reversed(list(self._segments())):
+            if layers.stop - 1 in self.norms:
+                found |= self._norm_back(layers.stop - 1, dy)
+            dx = (
+                self._tiles(self.activations[layers.start].shape[2]) if layers.start or input_wanted else None
+            )
+            found |= self._back(layers, dy, dx)
+            self._give(dy)
+            if dx is not None:
+                dy = dx
+        of_input = self._untiled_gradient(dy) if input_wanted else None
+        parameters = [each for layer in self.chain for each in layer.parameters()]
+        return [of_input, *(None if each is None else found.get(each) for each in parameters)]
+
+    def _versions(self) -> list[int]:
+        """How often each layer's values were changed in place; values for inference are not."""
+        return [0 if each.is_inference() else each._version for each in self.values]
+
+    def _untiled_gradient(self, tiles: Tensor) -> Tensor:
+        gradient = floats(self.samples, tiles.shape[2])
+        self.ops.untile_samples(tiles, gradient)
+        self._give(tiles)
+        return gradient
+
+    def _norm_back(self, index: int, dy: Tensor) -> dict[Tensor, Tensor]:
+        """Turns the gradient of a layer's output into that of its sums, in place."""
+        layer, z, norm = self.chain[index], self.sums[index], self.norms[index]
+        y = self.activations[index + 1] if layer.relu else None
+        sums = doubles(2, layer.channels)
+        self.ops.sum_gradients(y, z, norm.affine, dy, sums)
+        coefficients, found = norm.backward(sums)
+        self.ops.normalise_backward(z, coefficients, self.samples, dy)
+        return found
+
+    def _back(self, layers: slice, dy: Tensor, dx: Tensor | None) -> dict[Tensor, Tensor]:
+        """Writes the gradient of a segment's input to dx; overwrites dy."""
+        of_weights = [torch.empty_like(each) for each in self.values[layers]]
+        biases = [self._bias(index) for index in range(layers.start, layers.stop)]
+        of_biases = [torch.empty_like(each) for each in biases]
+        self.ops.chain_backward(
+            *(dy, self.values[layers], *self.lists.backward(layers), self._relu(layers), self._steps(layers)),
+            *(dx, of_weights, of_biases),
+        )
+        found: dict[Tensor, Tensor] = {}
+        for index, values, of_bias in zip(
+            range(layers.start, layers.stop), of_weights, of_biases, strict=True
+        ):
+            module = self.chain[index].module
+            found[module.weight] = self._weight_gradient(index, values)
+            if of_bias.numel():
+                found[module.bias] = of_bias
+        return found
+
+    def _weight_gradient(self, index: int, values: Tensor) -> Tensor:
+        weight, entries = self.chain[index].module.weight, self.lists.entries[index]
+        if weight in self.active_grads:
+            return ActiveTensor(values, entries, weight.shape)
+        return scatter(values, entries.position, weight)

@@ -1,0 +1,1 @@
+"""Which parts of a traced network the kernels can run."""

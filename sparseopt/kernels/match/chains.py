@@ -1,0 +1,89 @@
+"""Finds chains of linear layers in a trace: linear layers, batch norm and ReLU that follow one another."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.fx import Graph, Node
+
+from sparseopt.kernels.match.convs import RELU
+from sparseopt.kernels.match.rewrite import Piece, must_be_called, tied_modules
+
+
+@dataclass
+class Layer:
+    """A linear layer with the batch norm and the ReLU behind it. `weight` is the weight's name in the model."""
+
+    module: nn.Linear
+    weight: str
+    norm: nn.BatchNorm1d | None = None
+    relu: bool = False
+
+    @property
+    def channels(self) -> int:
+        return self.module.out_features
+
+    def parameters(self) -> tuple[Tensor | None, ...]:
+        norm = self.norm
+        of_norm = () if norm is None else (norm.weight, norm.bias)
+        return (self.module.weight, self.module.bias, *of_norm)
+
+    def dense(self, x: Tensor) -> Tensor:
+        """What the layer gives by torch's own kernels."""
+        x = self.module(x)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x.relu() if self.relu else x
+
+
+Chain = list[Layer]
+
+
+class _Tail:
+    """The last node of a chain, which grows by what reads that node alone."""
+
+    def __init__(self, source: Node) -> None:
+        self.chain: Chain = []
+        self.nodes: list[Node] = []
+        self.source = source
+
+    def takes(self, module: nn.Module | None, *, relu: bool) -> bool:
+        last = self.chain[-1]
+        if isinstance(module, nn.BatchNorm1d):
+            return last.norm is None and not last.relu
+        return isinstance(module, nn.Linear) or relu
+
+    def add(self, node: Node, module: nn.Module | None) -> "_Tail":
+        if isinstance(module, nn.Linear):
+            self.chain.append(Layer(module, f"{node.target}.weight"))
+        elif isinstance(module, nn.BatchNorm1d):
+            self.chain[-1].norm = module
+        else:
+            self.chain[-1].relu = True
+        self.nodes.append(node)
+        return self
+
+
+def match_chains(model: nn.Module, graph: Graph) -> list[Piece[Chain]]:
+    """Linear layers that follow one another with nothing but batch norm and ReLU between them."""
+    modules = dict(model.named_modules())
+    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    tied = tied_modules(model)
+    tails: dict[Node, _Tail] = {}
+    for node in graph.nodes:
+        source = node.args[0] if node.args else None
+        module = modules.get(str(node.target)) if node.op == "call_module" else None
+        relu = node.target in RELU or isinstance(module, nn.ReLU)
+        if not isinstance(source, Node) or (
+            module is not None and (module in tied or must_be_called(module))
+        ):
+            continue
+        if isinstance(module, nn.Linear | nn.BatchNorm1d) and calls[node.target] > 1:
+            continue
+        if source in tails and len(source.users) == 1 and tails[source].takes(module, relu=relu):
+            tails[node] = tails.pop(source).add(node, module)
+        elif isinstance(module, nn.Linear):
+            tails[node] = _Tail(source).add(node, module)
+    return [
+        Piece(tail.chain, frozenset(tail.nodes), [tail.source], {node: None}) for node, tail in tails.items()
+    ]

@@ -1,0 +1,1 @@
+"""The compiled library and what it reads: building, memory, layouts and lists."""

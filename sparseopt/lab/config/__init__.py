@@ -1,0 +1,1 @@
+"""What is to be trained, and how: recipes, their files, and the schedules they name."""

@@ -1,0 +1,79 @@
+"""Checkpoints that can be trusted: whole, verified, and free of code.
+
+A checkpoint is one file: a line with the SHA-256 of what follows, then what `torch.save` makes of tensors and
+plain values. The two newest are kept; where the newest does not match its checksum, the one before it is used.
+"""
+
+import hashlib
+import io
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sparseopt.lab.system.files import remove_temporary, write_bytes
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"sparseopt-checkpoint-1 "
+KEPT = 2
+
+
+class Checkpoints:
+    """The checkpoints of one run, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Write the state after a step, then remove the others but for the one before it.
+
+        One of a later step can only be a damaged one that the run had to go back from.
+        """
+        self.folder.mkdir(exist_ok=True)
+        path = self.folder / f"step-{step:010d}.ckpt"
+        write_bytes(path, encode(state))
+        before = [other for other in self.newest_first() if other <= path]
+        for other in set(self.newest_first()) - set(before[:KEPT]):
+            other.unlink()
+
+    def load(self, device: torch.device) -> dict[str, Any] | None:
+        """The newest state that is whole, or None. Damaged ones are reported. Nothing is changed on disk."""
+        for path in self.newest_first():
+            try:
+                return decode(path.read_bytes(), device)
+            except ValueError as error:
+                log.warning("checkpoint %s is damaged (%s); going back to the one before it", path, error)
+            except FileNotFoundError:  # its run goes on meanwhile, and has replaced it
+                log.info("checkpoint %s is gone", path)
+        return None
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed writer has left."""
+        remove_temporary(self.folder)
+
+    def newest_first(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*.ckpt"), reverse=True)
+
+
+def encode(state: dict[str, Any]) -> bytes:
+    """The bytes of a checkpoint file."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    payload = buffer.getvalue()
+    return MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
+
+
+def decode(contents: bytes, device: torch.device) -> dict[str, Any]:
+    """The state in a checkpoint file; ValueError if it is not exactly what was written."""
+    header, newline, payload = contents.partition(b"\n")
+    if not header.startswith(MAGIC) or not newline:
+        raise ValueError("it is no checkpoint of this program")
+    if header.removeprefix(MAGIC).decode(errors="replace") != hashlib.sha256(payload).hexdigest():
+        raise ValueError("its checksum does not match")
+    try:
+        return torch.load(io.BytesIO(payload), map_location=device, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"it cannot be read: {str(error).splitlines()[0]}") from error

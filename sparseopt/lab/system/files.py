@@ -1,0 +1,72 @@
+"""Files that are whole or not there: written under another name, synced, renamed, and the folder synced as well.
+
+Whoever reads a file of a run never sees half of one, at whatever moment the writer was killed.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sparseopt.lab.errors import UserError
+
+TEMPORARY = ".tmp"
+
+
+def write_bytes(path: Path, contents: bytes) -> None:
+    """Replace a file, or make it, in one step."""
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    with told_simply(path):
+        try:
+            temporary.write_bytes(contents)
+            _sync(temporary)
+            temporary.replace(path)
+            _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON for people and programs: indented, with a newline at its end."""
+    write_bytes(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+@contextlib.contextmanager
+def told_simply(path: Path) -> Iterator[None]:
+    """A disk that is full or read-only is the user's to free: one line that says so."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(
+            f"cannot write {path}: {reason}; put that right, and give the same command again"
+        ) from error
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what a killed writer has left."""
+    for path in folder.glob(f".*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} does not hold a JSON object; is it a file of a run?")
+    return value
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

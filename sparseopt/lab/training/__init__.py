@@ -1,0 +1,1 @@
+"""Training a configuration from beginning to end: data, network, masks, optimizer, loop, measurements."""

@@ -1,0 +1,37 @@
+"""Whether training runs on the sparse kernels: the person's choice, or what a measurement says."""
+
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import nn
+
+import sparseopt as so
+from sparseopt.lab.data import Pipeline
+from sparseopt.lab.system.ranks import Ranks
+
+Accelerate = Literal["auto", "on", "off"]
+
+
+def put_on_kernels(
+    choice: Accelerate,
+    model: nn.Module,
+    topology: so.Topology,
+    data: Pipeline,
+    ranks: Ranks,
+    decided: Sequence[str] | None = None,
+) -> None:
+    """Let the model train on the kernels, or leave it as it is; what was decided and why is logged.
+
+    `decided` are the layers that "auto" chose when the run began: another measurement might choose others, and other bits.
+    """
+    if choice == "off":
+        return
+    logging.getLogger(so.kernels.__name__).setLevel(logging.INFO)  # one asks for it to hear what came of it
+    if choice == "on":
+        so.accelerate(model, topology, break_even=0.0)
+        return
+    if decided is None:
+        images, _ = next(iter(data.train_batches(0, 0)))
+        decided = ranks.first_does(lambda: so.kernels.faster_layers(model, topology, images))
+    so.accelerate(model, topology, layers=decided)

@@ -1,0 +1,167 @@
+"""A configuration made real: data, network, masks, optimizer and learning rate, ready for the first step.
+
+This is how the library is used on any network: `sparsify`, wrap the optimizer, train as always.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Optimizer
+
+import sparseopt as so
+from sparseopt.lab.config.controls import correction
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.config.schedule import WarmupCosine
+from sparseopt.lab.data import Pipeline, pipeline
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.models import CifarResNet, ResNet50, mlp
+from sparseopt.lab.system.ranks import ALONE, Ranks
+from sparseopt.lab.training.acceleration import Accelerate, put_on_kernels
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run consists of. A dense one has no topology."""
+
+    config: Config
+    data: Pipeline
+    model: nn.Module
+    topology: so.Topology | None
+    optimizer: Optimizer
+    schedule: WarmupCosine
+    device: torch.device
+    forward: nn.Module
+    """The network as training calls it: with several ranks, in the wrapper that averages their gradients."""
+    ranks: Ranks = ALONE
+
+    def scores(self, network: nn.Module, images: Tensor) -> Tensor:
+        """What the network says of the images, computed in the precision of the configuration, told in float32."""
+        reduced = self.config.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=reduced):
+            return network(images).float()
+
+    @property
+    def factors(self) -> dict[str, Tensor]:
+        """The skew correction in force: one factor a neuron, by layer; empty where there is none."""
+        return self.optimizer.factors if isinstance(self.optimizer, so.SparseOpt) else {}
+
+    def update(self) -> Tensor:
+        """Take the optimizer step; the norm of the gradients before clipping, NaN if connections moved instead."""
+        if not isinstance(self.optimizer, so.SparseOpt):
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), _max_norm(self.config))
+            self.optimizer.step()
+            return norm
+        version = self.optimizer.topology.version
+        self.optimizer.step()
+        norm = self.optimizer.grad_norm
+        moved = self.optimizer.topology.version != version
+        return torch.full((), math.nan, device=self.device) if moved or norm is None else norm
+
+
+def build(
+    config: Config,
+    *,
+    device: torch.device | None = None,
+    data_dir: Path | None = None,
+    ranks: Ranks = ALONE,
+    accelerate: Accelerate = "off",
+    on_kernels: Sequence[str] | None = None,
+) -> Experiment:
+    """Load the data and make the network, its masks and its optimizer, all decided by the configuration.
+
+    `on_kernels` are the layers that `accelerate="auto"` chose before, when the run is to go on as it began.
+    """
+    device = device or torch.device("cpu")
+    data = pipeline(
+        *(config.data, config.batch_size),
+        seed=config.seed,
+        augment=config.augment,
+        fraction=config.data_fraction,
+        device=device,
+        data_dir=data_dir,
+        ranks=ranks,
+    )
+    total_steps = config.epochs * data.steps_per_epoch
+    try:
+        model = build_model(config, data.shape, data.classes).to(device)
+        if config.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        topology = build_topology(config, model)
+        optimizer = build_optimizer(config, model, topology, total_steps)
+    except ValueError as error:  # the library's, which name the option and the remedy
+        raise UserError(str(error)) from error
+    schedule = WarmupCosine(
+        total_steps,
+        round(config.warmup_epochs * data.steps_per_epoch),
+        *(config.warmup_lr, config.peak_lr, config.final_lr),
+    )
+    if topology is not None:
+        put_on_kernels(accelerate, model, topology, data, ranks, on_kernels)
+    forward = model if ranks.size == 1 else DistributedDataParallel(model)
+    return Experiment(config, data, model, topology, optimizer, schedule, device, forward, ranks)
+
+
+def build_model(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The network with its initial weights, which depend on the seed alone: dense and sparse runs share them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        if config.model == "mlp":
+            hidden = [max(1, round(width * config.width)) for width in config.hidden]
+            return mlp(shape, classes, hidden)
+        if shape[0] != 3:
+            raise UserError(f"--model {config.model} needs colour images, which --data {config.data} has not")
+        if config.model == "resnet50":
+            return ResNet50(classes, width=config.width)
+        depth = int(config.model.removeprefix("resnet"))
+        return CifarResNet(depth, classes, width=config.width, shortcut=config.shortcut)
+
+
+def build_topology(config: Config, model: nn.Module) -> so.Topology | None:
+    """Make the network sparse, unless it is to stay dense."""
+    if config.method == "dense":
+        return None
+    masks = so.topology.fan_in_masks(
+        *(model, config.sparsity, config.fan_in), distribution=config.distribution, seed=config.seed
+    )
+    return so.sparsify(model, config.sparsity, masks=masks, seed=config.seed)
+
+
+def build_optimizer(
+    config: Config, model: nn.Module, topology: so.Topology | None, total_steps: int
+) -> Optimizer:
+    """SGD, with HAM if asked; around it, for a sparse network, SparseOpt."""
+    optimizer: Optimizer = SGD(
+        model.parameters(), lr=config.peak_lr, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+    if config.ham:
+        optimizer = so.HAM(optimizer, alpha=config.ham_alpha, beta=config.ham_beta)
+    if topology is None:
+        return optimizer
+    return so.SparseOpt(
+        optimizer,
+        topology,
+        build_method(config, total_steps),
+        correction=correction(config.correction),
+        max_grad_norm=_max_norm(config),
+        clip=config.clip,
+    )
+
+
+def build_method(config: Config, total_steps: int) -> so.Method:
+    """The rule by which connections move."""
+    schedule = (total_steps, config.drop_fraction, config.every, config.until)
+    if config.method == "set":
+        return so.SET(*schedule)
+    if config.method == "rigl":
+        return so.RigL(*schedule, grow_from=config.grow_from)
+    return so.Static()
+
+
+def _max_norm(config: Config) -> float:
+    """An infinite norm clips nothing, and is measured all the same."""
+    return math.inf if config.max_grad_norm is None else config.max_grad_norm

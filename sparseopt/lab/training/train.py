@@ -1,0 +1,244 @@
+"""Train a configuration from beginning to end, in a run directory or without one.
+
+`train` is what the command calls, and what a script calls for many runs in one process:
+
+>>> from dataclasses import replace
+>>> from sparseopt.lab.config.recipes import RECIPES
+>>> from sparseopt.lab.training.train import train
+>>> summary = train(replace(RECIPES["digits-mlp"], epochs=1, hidden=(32,), every=10))
+>>> summary.result["epochs"], len(summary.rows)
+(1, 1)
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+import sparseopt as so
+from sparseopt.lab.commands.cli import INTERRUPTED
+from sparseopt.lab.config.configfile import read_config
+from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.provenance import changes, environment
+from sparseopt.lab.runs.row import Row
+from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.system.files import read_json, write_bytes, write_json
+from sparseopt.lab.system.interrupt import StopRequest
+from sparseopt.lab.system.ranks import ALONE, Ranks
+from sparseopt.lab.training.acceleration import Accelerate
+from sparseopt.lab.training.experiment import Experiment, build
+from sparseopt.lab.training.tensorboard import TensorBoard
+from sparseopt.lab.training.trainer import Diverged, Observer, Trainer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came out of a run."""
+
+    config: Config
+    rows: list[Row]
+    """One row of metrics an epoch."""
+    result: dict[str, Any]
+    """What summary.json holds: the final numbers."""
+    experiment: Experiment | None
+    """The trained network and its masks; None for a run that had been finished before."""
+
+
+def train(
+    config: Config,
+    out: Path | None = None,
+    *,
+    data_dir: Path | None = None,
+    device: torch.device | None = None,
+    observers: Sequence[Observer] = (),
+    checkpoint_seconds: float = 30.0,
+    ranks: Ranks = ALONE,
+    accelerate: Accelerate = "off",
+) -> Summary:
+    """Train, or go on training, or report what has been trained already.
+
+    With a folder `out`, the run can be stopped at any moment and goes on from its last checkpoint when it is
+    called again; checkpoints are written after every epoch and every `checkpoint_seconds`. Without one,
+    nothing is written. With several `ranks`, all of them call; the first one writes and is observed. With
+    `accelerate`, sparse layers train on sparse CPU kernels, which round in another order.
+    """
+    if out is None:
+        trainer = Trainer(build(config, device=device, data_dir=data_dir, ranks=ranks, accelerate=accelerate))
+        trainer.run(observers)
+        return Summary(config, trainer.rows, summarise(trainer), trainer.experiment)
+    run = RunDir(out)
+    with ExitStack() as held:
+        result = ranks.first_does(lambda: _claim(run, config, held))
+        if result is not None:
+            return Summary(config, _all_rows(run, config), result, None)
+        experiment = build(
+            config,
+            device=device,
+            data_dir=data_dir,
+            ranks=ranks,
+            accelerate=accelerate,
+            on_kernels=ranks.first_does(lambda: _on_kernels(run)),
+        )
+        if ranks.first:
+            _record(run, experiment, accelerate)
+        return _train_in(run, experiment, observers, checkpoint_seconds)
+
+
+def summarise(trainer: Trainer) -> dict[str, Any]:
+    """The final numbers of a run."""
+    experiment, last = trainer.experiment, trainer.rows[-1]
+    topology = experiment.topology
+    weights = sum(p.numel() for p in experiment.model.parameters() if p.dim() > 1)
+    return {
+        **{name: value for name, value in last.items() if name != "epoch"},
+        "epochs": last["epoch"],
+        "best_test_accuracy": max(row["test_accuracy"] for row in trainer.rows),
+        "weights": weights,
+        "active_weights": weights if topology is None else weights - topology.size() + topology.active(),
+    }
+
+
+def _claim(run: RunDir, config: Config, held: ExitStack) -> dict[str, Any] | None:
+    """Become the one who writes this run, as long as the stack is held; the result, if it is complete already."""
+    held.enter_context(run.locked())
+    _refuse_other_run(run, config)
+    return run.summary()
+
+
+def _all_rows(run: RunDir, config: Config) -> list[Row]:
+    """The metrics of a complete run; one whose file was damaged later is not reported on as if it were whole."""
+    try:
+        rows = run.metrics()
+    except UserError:
+        rows = []
+    if len(rows) != config.epochs:
+        raise UserError(
+            f"{run.metrics_file} is damaged: {len(rows)} of {config.epochs} epochs of a complete run can be read; remove "
+            f"{run.summary_file}, and the same command writes both again from the last checkpoint"
+        )
+    return rows
+
+
+def _refuse_other_run(run: RunDir, config: Config) -> None:
+    """A folder that holds a run goes on with that one, and with no other configuration."""
+    if not run.config_file.exists():
+        return
+    there, here = read_config(run.config_file).in_force(), config.in_force()
+    differing = [
+        f"{name} is {there[name]} there, {here[name]} here"
+        for name in sorted(there.keys() & here.keys())
+        if there[name] != here[name]
+    ]
+    if differing:
+        named = "; ".join(differing[:3]) + ("; ..." if len(differing) > 3 else "")
+        raise UserError(f"{run.path} holds another run ({named}); choose another --out")
+
+
+def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, Any]:
+    """What config.json holds: what is trained, and on what."""
+    config = experiment.config
+    return {
+        "config": config.to_json(),
+        "name": config.run_name,
+        **environment(experiment.device),
+        "ranks": experiment.ranks.size,
+        "accelerate": accelerate,
+        "on_kernels": list(so.kernels.accelerated_layers(experiment.model)),
+    }
+
+
+def _on_kernels(run: RunDir) -> list[str] | None:
+    """The layers that ran on the sparse kernels when the run began; None if it has not begun."""
+    return read_json(run.config_file).get("on_kernels") if run.config_file.exists() else None
+
+
+def _record(run: RunDir, experiment: Experiment, accelerate: Accelerate) -> None:
+    """Write down what is trained and on what. Of a run that goes on the record stays; what has changed is told."""
+    here = record(experiment, accelerate)
+    if not run.config_file.exists():
+        write_json(run.config_file, here)
+        return
+    for change in changes(read_json(run.config_file), here):
+        log.warning("%s goes on, but %s: the bits may not be those of an uninterrupted run", run.path, change)
+
+
+def _train_in(
+    run: RunDir, experiment: Experiment, observers: Sequence[Observer], checkpoint_seconds: float
+) -> Summary:
+    ranks, trainer = experiment.ranks, Trainer(experiment)
+    if (state := run.checkpoints.load(experiment.device)) is not None:
+        trainer.load_state_dict(state)
+    if not ranks.first:
+        trainer.run()
+    else:
+        _train_and_keep(run, trainer, observers, checkpoint_seconds)
+    return Summary(experiment.config, trainer.rows, summarise(trainer), experiment)
+
+
+def _train_and_keep(
+    run: RunDir, trainer: Trainer, observers: Sequence[Observer], checkpoint_seconds: float
+) -> None:
+    run.write_metrics(trainer.rows)
+    run.diverged_file.unlink(missing_ok=True)
+    stop = StopRequest()
+    keeper = Keeper(run, checkpoint_seconds, stop)
+    # Ranks cannot stop one by one after a step: with several, a signal ends them at once, as a crash would.
+    listening = stop.listening() if trainer.experiment.ranks.size == 1 else nullcontext()
+    try:
+        with listening:
+            trainer.run([TensorBoard(run.tensorboard), *observers, keeper])
+    except Diverged as error:
+        write_json(run.diverged_file, {"step": error.step, "reason": str(error)})
+        raise
+    save_model(trainer.experiment, run.model_file)
+    write_json(run.summary_file, summarise(trainer))
+
+
+def save_model(experiment: Experiment, path: Path) -> None:
+    """The final network as an ordinary dense one, zeros included, loadable without this library."""
+    state = {name: value.contiguous() for name, value in experiment.model.state_dict().items()}
+    write_bytes(path, safetensors.torch.save(state))
+
+
+class Keeper(Observer):
+    """Keeps a run on disk: a row of metrics and a checkpoint after every epoch, and checkpoints in between."""
+
+    def __init__(self, run: RunDir, seconds: float, stop: StopRequest) -> None:
+        self._run, self._seconds, self._stop = run, seconds, stop
+        self._saved_at = time.monotonic()
+
+    def started(self, trainer: Trainer) -> None:
+        self._saved_at = time.monotonic()
+
+    def stepped(self, trainer: Trainer) -> None:
+        if self._stop.made or time.monotonic() - self._saved_at >= self._seconds:
+            self._save(trainer)
+        if self._stop.made:
+            raise self._farewell(trainer)
+
+    def epoch_ended(self, trainer: Trainer, row: Row, losses: Tensor) -> None:
+        self._run.append_metrics(row)
+        self._save(trainer)
+        if self._stop.made and trainer.step < trainer.total_steps:
+            raise self._farewell(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.check_finite()  # what is kept is always a state that one can go on from
+        self._run.checkpoints.save(trainer.step, trainer.state_dict())
+        self._saved_at = time.monotonic()
+
+    def _farewell(self, trainer: Trainer) -> UserError:
+        return UserError(
+            f"stopped after step {trainer.step} of {trainer.total_steps} and saved; the same command goes on from there",
+            exit_code=INTERRUPTED,
+        )

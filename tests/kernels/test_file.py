@@ -1,11 +1,13 @@
 """Packed files: small, exact, and refused when they are something else."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 import sparseopt as so
 from sparseopt.lab.models.resnet_cifar import CifarResNet
@@ -52,3 +54,61 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     save_file({"0.weight": torch.zeros(10, 10)}, tmp_path / "dense")
     with pytest.raises(ValueError, match="has format None; this version reads 'sparseopt-packed-1'"):
         so.load(tmp_path / "dense", nn.Sequential(nn.Linear(10, 10)))
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(10, 10), nn.BatchNorm1d(10))
+
+
+Tensors = dict[str, Tensor]
+DAMAGE: dict[str, Callable[[Tensors], Tensors]] = {
+    "one value for a layer": lambda t: {"0.weight#values": t["0.weight#values"][:1]},
+    "a value without a dimension": lambda t: {"0.weight#values": torch.tensor(1.0)},
+    "values in two dimensions": lambda t: {"0.weight#values": t["0.weight#values"].view(1, -1)},
+    "one value too many": lambda t: {"0.weight#values": torch.ones(51)},
+    "whole numbers": lambda t: {"0.weight#values": torch.ones(50, dtype=torch.int32)},
+    "NaN": lambda t: {"0.weight#values": t["0.weight#values"] * float("nan")},
+    "infinity in a bias": lambda t: {"0.bias": t["0.bias"] / 0},
+    "a mask that is too long": lambda t: {"0.weight#mask": torch.cat([t["0.weight#mask"], torch.ones(9).byte()])},
+    "a mask that is too short": lambda t: {"0.weight#mask": t["0.weight#mask"][:-1]},
+    "bits beyond the last weight": lambda t: {"0.weight#mask": t["0.weight#mask"] | 128},
+    "a mask of floats": lambda t: {"0.weight#mask": t["0.weight#mask"].float()},
+    "an empty mask": lambda t: {"0.weight#mask": torch.zeros(13).byte(), "0.weight#values": torch.ones(0)},
+    "a bias of another shape": lambda t: {"0.bias": torch.ones(1)},
+    "a tensor too many": lambda t: {"stranger": torch.ones(1)},
+    "a counter of floats": lambda t: {"1.num_batches_tracked": torch.tensor(0.5)},
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, "no mask", "no values", "no bias", "shapes", "shape", "no shapes"])
+def test_damaged_files_are_refused_and_leave_the_model_as_it_was(tmp_path: Path, damage: str) -> None:
+    saved = network()
+    so.kernels.save(saved, so.sparsify(saved, 0.5), tmp_path / "packed")
+    tensors, shapes = load_file(tmp_path / "packed"), {"0.weight": [10, 10]}
+    metadata = {"format": "sparseopt-packed-1", "shapes": json.dumps(shapes)}
+    if damage in DAMAGE:
+        tensors |= DAMAGE[damage](tensors)
+    elif damage in ("no mask", "no values", "no bias"):
+        del tensors[{"no mask": "0.weight#mask", "no values": "0.weight#values", "no bias": "0.bias"}[damage]]
+    elif damage == "no shapes":
+        del metadata["shapes"]
+    else:
+        metadata["shapes"] = "[3" if damage == "shapes" else json.dumps({"0.weight": [-10, -10]})
+    save_file(tensors, tmp_path / "packed", metadata)
+    model = network()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ValueError, match="packed|0.weight"):
+        so.load(tmp_path / "packed", model)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    so.sparsify(model, 0.5)  # nor has it become a sparse model
+
+
+def test_a_sparse_model_is_not_filled_anew(tmp_path: Path) -> None:
+    model = network()
+    so.kernels.save(model, so.sparsify(model, 0.5), tmp_path / "packed")
+    with torch.no_grad():
+        model[0].weight.mul_(2)  # pyright: ignore
+    before = model[0].weight.clone()  # pyright: ignore
+    with pytest.raises(ValueError, match="sparse already"):
+        so.load(tmp_path / "packed", model)
+    assert torch.equal(model[0].weight, before)  # pyright: ignore

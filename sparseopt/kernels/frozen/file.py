@@ -4,10 +4,12 @@
     NAME#values   the active weights of a sparse one, in the order of memory
     NAME#mask     its mask, eight weights a byte, the first in the lowest bit
 
-The metadata of the file holds the format and the shapes of the sparse tensors. Nothing in it is code.
+The metadata of the file holds the format and the shapes of the sparse tensors. Nothing in it is code. A file is believed in
+nothing: what it holds must fit itself and the model before a weight changes.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,10 +50,39 @@ def load(path: str | Path, model: nn.Module) -> Topology:
     0.95
     """
     contents = read(path)
-    model.load_state_dict(contents.state)
-    size = sum(mask.numel() for mask in contents.masks.values())
-    active = sum(int(mask.sum()) for mask in contents.masks.values())
-    return sparsify(model, 1 - active / size, masks=contents.masks)
+    _check_fits(contents.state, model, path)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    try:
+        model.load_state_dict(contents.state)
+        return sparsify(model, masks=contents.masks)
+    except Exception:  # sparsify refuses models that are sparse already, masks of layers it does not know
+        model.load_state_dict(before)
+        raise
+
+
+def _check_fits(state: Mapping[str, Tensor], model: nn.Module, path: str | Path) -> None:
+    """Refuse a state that is not this model's, or whose parameters are not numbers."""
+    own = model.state_dict()
+    if set(state) != set(own):
+        raise ValueError(
+            f"{path} is of another network: only in the file {sorted(set(state) - set(own))}, "
+            f"only in the model {sorted(set(own) - set(state))}"
+        )
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name, tensor in state.items():
+        if tensor.shape != own[name].shape:
+            raise ValueError(
+                f"{path}: {name!r} has shape {tuple(tensor.shape)}, in the model {tuple(own[name].shape)}"
+            )
+        if _kind(tensor) != _kind(own[name]):
+            raise ValueError(f"{path}: {name!r} has dtype {tensor.dtype}, in the model {own[name].dtype}")
+        if name in parameters and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"{path}: {name!r} has values that are infinite or not a number")
+
+
+def _kind(tensor: Tensor) -> tuple[bool, bool]:
+    """Precisions convert into each other; whole, real and complex numbers do not."""
+    return tensor.is_floating_point(), tensor.is_complex()
 
 
 def write(state: Mapping[str, Tensor], masks: Mapping[str, Tensor], path: str | Path) -> None:
@@ -84,13 +115,45 @@ def read(path: str | Path) -> Contents:
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} has format {metadata.get('format')!r}; this version reads {FORMAT!r}")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    shapes: dict[str, list[int]] = json.loads(metadata["shapes"])
-    masks = {name: unpack(tensors.pop(name + MASK), tuple(shape)) for name, shape in shapes.items()}
-    state = {name: _dense(tensors.pop(name + VALUES), mask) for name, mask in masks.items()}
+    masks = {name: _mask(tensors, name, shape, path) for name, shape in _shapes(metadata, path).items()}
+    state = {name: _dense(tensors, name, mask, path) for name, mask in masks.items()}
     return Contents({**tensors, **state}, masks)
 
 
-def _dense(values: Tensor, mask: Tensor) -> Tensor:
+def _shapes(metadata: Mapping[str, str], path: str | Path) -> dict[str, list[int]]:
+    try:
+        shapes = json.loads(metadata["shapes"])
+        if all(type(size) is int and size > 0 for shape in shapes.values() for size in shape):
+            return shapes
+    except (KeyError, ValueError, TypeError, AttributeError):
+        pass
+    raise ValueError(f"{path}: the shapes of its sparse tensors cannot be read: {metadata.get('shapes')!r:.80}")
+
+
+def _mask(tensors: dict[str, Tensor], name: str, shape: list[int], path: str | Path) -> Tensor:
+    packed, size = _take(tensors, name + MASK, path), math.prod(shape)
+    if packed.dtype != torch.uint8 or packed.shape != (-(-size // 8),):
+        raise ValueError(
+            f"{path}: the mask of {name!r} must be {-(-size // 8)} bytes for the shape {tuple(shape)}, "
+            f"it is {packed.dtype} of shape {tuple(packed.shape)}"
+        )
+    if size % 8 and int(packed[-1]) >> size % 8:
+        raise ValueError(f"{path}: the mask of {name!r} has bits beyond its {size} weights")
+    return unpack(packed, tuple(shape))
+
+
+def _dense(tensors: dict[str, Tensor], name: str, mask: Tensor, path: str | Path) -> Tensor:
+    values, active = _take(tensors, name + VALUES, path), int(mask.sum())
+    if values.shape != (active,):
+        raise ValueError(
+            f"{path}: {name!r} has {active} active weights in its mask, its values have shape {tuple(values.shape)}"
+        )
     dense = torch.zeros(mask.shape, dtype=values.dtype)
     dense[mask] = values
     return dense
+
+
+def _take(tensors: dict[str, Tensor], name: str, path: str | Path) -> Tensor:
+    if name not in tensors:
+        raise ValueError(f"{path} lacks {name!r}")
+    return tensors.pop(name)

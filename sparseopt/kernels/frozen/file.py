@@ -127,7 +127,9 @@ def _shapes(metadata: Mapping[str, str], path: str | Path) -> dict[str, list[int
             return shapes
     except (KeyError, ValueError, TypeError, AttributeError):
         pass
-    raise ValueError(f"{path}: the shapes of its sparse tensors cannot be read: {metadata.get('shapes')!r:.80}")
+    raise ValueError(
+        f"{path}: the shapes of its sparse tensors cannot be read: {metadata.get('shapes')!r:.80}"
+    )
 
 
 def _mask(tensors: dict[str, Tensor], name: str, shape: list[int], path: str | Path) -> Tensor:

@@ -3,8 +3,8 @@ from typing import Literal
 
 import pytest
 
-from sparseopt.lab.commands.cli import INTERRUPTED, run
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.cli.command import run
+from sparseopt.lab.errors import INTERRUPTED, UserError
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ import pytest
 import torch
 
 from sparseopt.kernels import accelerated_layers
-from sparseopt.lab.commands.cli import INTERRUPTED
 from sparseopt.lab.config.recipes import Config
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.runs.checkpoint import decode
 from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.training.acceleration import Accelerate

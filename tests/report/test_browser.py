@@ -9,11 +9,11 @@ import torch
 from matplotlib.figure import Figure
 from playwright.sync_api import Browser, Locator, Page, Request, Route
 
-from sparseopt.lab.analyses.analysis import Table
 from sparseopt.lab.commands.report import main
 from sparseopt.lab.demo.page import YOURS
 from sparseopt.lab.report import Drawing, Section, write_report
 from sparseopt.lab.runs.catalogue import find_runs
+from sparseopt.lab.show.table import Table
 
 Maker = Any
 Open = Callable[..., Page]

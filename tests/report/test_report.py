@@ -15,7 +15,6 @@ import torch
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sparseopt.lab.analyses.analysis import Table
 from sparseopt.lab.commands.export import main as export
 from sparseopt.lab.commands.report import main
 from sparseopt.lab.report import Drawing, Section, write_report
@@ -26,6 +25,7 @@ from sparseopt.lab.report.study import Study
 from sparseopt.lab.report.tables import Grid, compared, every_run, results, shared
 from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.show.table import Table
 from sparseopt.lab.system.files import write_json
 from sparseopt.lab.training.train import train
 

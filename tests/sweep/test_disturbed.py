@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from sparseopt.lab.commands.cli import INTERRUPTED
 from sparseopt.lab.commands.sweep import main
+from sparseopt.lab.errors import INTERRUPTED
 from sparseopt.lab.runs.rundir import RunDir
 
 GRID = ("seed=0,1,2,3,4,5", "correction=none,layer")

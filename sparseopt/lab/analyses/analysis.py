@@ -5,12 +5,12 @@ alone, so they can be made again from the file.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.show.table import Table
 
 Item = TypeVar("Item")
 Settings = TypeVar("Settings")
@@ -23,44 +23,6 @@ Track = Callable[[Sequence[Any], str], Iterable[Any]]
 def quietly(sequence: Sequence[Item], description: str) -> Iterable[Item]:
     """The `Track` that shows nothing."""
     return sequence
-
-
-def require(holds: bool, option: str, value: object, expected: str) -> None:
-    """Refuse a setting that cannot be, by the name it has on the command line.
-
-    >>> require(False, "batch_size", 0, "at least 1")
-    Traceback (most recent call last):
-    sparseopt.lab.commands.cli.UserError: --batch-size must be at least 1, got 0
-    """
-    if not holds:
-        raise UserError(f"--{option.replace('_', '-')} must be {expected}, got {value}")
-
-
-def require_positive(settings: object, *options: str) -> None:
-    """Refuse counts below 1."""
-    for option in options:
-        value = getattr(settings, option)
-        require(value >= 1, option, value, "at least 1")
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun, for sentences made from results.
-
-    >>> counted(1, "seed"), counted(5, "seed")
-    ('1 seed', '5 seeds')
-    """
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-@dataclass(frozen=True)
-class Table:
-    """The key numbers of a measurement, and the sentences they support."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    notes: list[str] = field(default_factory=list)
-    labels: int = 1
-    """How many of the columns, from the left, name what the row is about."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from matplotlib.figure import Figure
 
 from sparseopt.analysis.invariants import invariant, norm_radius
 from sparseopt.analysis.student_teacher import Descent, train
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require
+from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.one_neuron import RECORDS, StudentSettings, draw_student, draw_task, relevant_mask
+from sparseopt.lab.errors import require
 from sparseopt.lab.show.figures import COLORS, INK, THEORY, panels, style
+from sparseopt.lab.show.table import Table
 
 FLOWS = {"gradient flow": 0, "HAM flow": 1}
 

@@ -15,10 +15,12 @@ from matplotlib.figure import Figure
 from sparseopt.analysis.batch_norm import amplification
 from sparseopt.analysis.gradient_ratio import gradient_ratio
 from sparseopt.analysis.twins import TwoLayers, gradients, initialise, sparse_twin
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted, require, require_positive
+from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.inputs import Inputs, Source, batches
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import UserError, require, require_positive
 from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.table import Table
+from sparseopt.lab.show.words import counted
 from sparseopt.topology import generator
 from sparseopt.topology.masks import mask_maker
 

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from sparseopt.analysis.fan_in_law import angular_rate, cosine, neuron_scale, orthogonality_loss, power_law
 from sparseopt.analysis.twins import Gradients, gradients, sparse_twin
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require, require_positive
+from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.bn_ratio import TwinSettings, centre_and_spread, twin
 from sparseopt.lab.analyses.fan_in_training import measure_training
 from sparseopt.lab.analyses.inputs import Inputs, batches
+from sparseopt.lab.errors import require, require_positive
 from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.table import Table
 from sparseopt.topology import generator
 from sparseopt.topology.masks import mask_with_fan_in
 from sparseopt.topology.skew import relative_scale

@@ -12,11 +12,12 @@ import tyro
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track
+from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.bn_ratio import centre_and_spread
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.show.figures import COLORS, LINES, band, legend_below, panels, style
+from sparseopt.lab.show.table import Table
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,13 @@ from torch import Tensor
 from sparseopt.analysis.batch_norm import amplification
 from sparseopt.analysis.fan_in_law import neuron_scale, power_law
 from sparseopt.analysis.twins import GROUPS, gradients, sparse_twin
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, counted, require
+from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.bn_ratio import TwinSettings, centre_and_spread, deviation, measure_norms, twin
 from sparseopt.lab.analyses.inputs import Inputs, batches
+from sparseopt.lab.errors import require
 from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.table import Table
+from sparseopt.lab.show.words import counted
 from sparseopt.topology import generator
 from sparseopt.topology.masks import mask_with_fan_in
 

@@ -17,11 +17,12 @@ from torch.nn import functional as F
 
 import sparseopt as so
 from sparseopt.analysis.skew import LayerSkew
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require, require_positive
+from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.data import Batch
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import UserError, require, require_positive
 from sparseopt.lab.runs.checkpoint import decode
 from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.table import Table
 from sparseopt.lab.training.experiment import Experiment
 from sparseopt.lab.training.restore import restore
 from sparseopt.lab.training.trainer import Trainer

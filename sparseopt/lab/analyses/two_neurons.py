@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from sparseopt.analysis.student_teacher import Descent, Trajectory, train
-from sparseopt.lab.analyses.analysis import Analysis, Result, Table, Track, require
+from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.one_neuron import (
     CONVERGED,
     RECORDS,
@@ -26,7 +26,9 @@ from sparseopt.lab.analyses.one_neuron import (
     drift,
     relevant_mask,
 )
+from sparseopt.lab.errors import require
 from sparseopt.lab.show.figures import COLORS, MARKERS, panels, style
+from sparseopt.lab.show.table import Table
 
 OFF = 0.1
 DENSE, SPARSE = 0, 1

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table as RichTable
 
 from sparseopt import __version__
 from sparseopt.lab.analyses import ANALYSES
-from sparseopt.lab.analyses.analysis import Analysis, Table
-from sparseopt.lab.commands.cli import report
-from sparseopt.lab.commands.named import Named
+from sparseopt.lab.analyses.analysis import Analysis
+from sparseopt.lab.cli.command import report
+from sparseopt.lab.cli.named import Named
 from sparseopt.lab.show.figures import save
-from sparseopt.lab.show.terminal import wide_console
+from sparseopt.lab.show.terminal import print_table, wide_console
 from sparseopt.lab.system.files import write_json
 
 PROG = "sparseopt analyse"
@@ -40,7 +38,7 @@ def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
         files = save(analysis.draw(result), out / name)
         record = {"analysis": name, "version": __version__, "settings": _settings(settings), "result": result}
         write_json(out / f"{name}.json", record)
-        show(console, analysis.table(result))
+        print_table(console, analysis.table(result))
         print("\n".join(str(path) for path in (*files, out / f"{name}.json")))
 
     command.__annotations__["settings"] = analysis.settings
@@ -66,18 +64,6 @@ def _tracker(console: Console) -> Callable[[Sequence[Any], str], Iterable[Any]]:
     return lambda sequence, description: track(
         sequence, description, console=console, transient=True, disable=not console.is_terminal
     )
-
-
-def show(console: Console, table: Table, labels: int = 1) -> None:
-    """Print a table and its notes; the first columns are labels, the others numbers."""
-    shown = RichTable(*table.columns, box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in shown.columns[labels:]:
-        column.justify = "right"
-    for row in table.rows:
-        shown.add_row(*row)
-    console.print(shown)
-    for note in table.notes:
-        console.print(note, highlight=False)
 
 
 def _settings(settings: Any) -> dict[str, Any]:

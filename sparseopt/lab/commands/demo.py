@@ -15,8 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from sparseopt.lab.commands.analyse import show
-from sparseopt.lab.commands.cli import run
+from sparseopt.lab.cli.command import run
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import AnalysisJob, Outcome, TrainingJob
 from sparseopt.lab.demo.page import write_page
@@ -27,7 +26,7 @@ from sparseopt.lab.demo.training_act import training_act
 from sparseopt.lab.demo.workers import run_all
 from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.show.figures import save
-from sparseopt.lab.show.terminal import wide_console
+from sparseopt.lab.show.terminal import print_table, wide_console
 
 TITLES = {1: "Act 1: the skew", 2: "Act 2: training", 3: "Act 3: what you get"}
 COLUMNS = (
@@ -104,6 +103,6 @@ def _tell(console: Console, act: Act, out: Path) -> None:
     for sentence in act.sentences:
         console.print(sentence, highlight=False)
     if act.table:
-        show(console, act.table)
+        print_table(console, act.table)
     for path in save(act.figure, out / f"{act.number}-{act.name}"):
         console.print(str(path), style="dim", highlight=False, soft_wrap=True)

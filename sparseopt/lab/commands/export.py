@@ -6,9 +6,9 @@ from typing import Literal
 import tyro
 
 from sparseopt.kernels.frozen.file import save
-from sparseopt.lab.commands.cli import run
-from sparseopt.lab.commands.onnx import export_onnx
+from sparseopt.lab.cli.command import run
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.export.onnx import export_onnx
 from sparseopt.lab.training.restore import restore
 
 SUFFIX = {"safetensors": "sparse.safetensors", "onnx": "model.onnx"}

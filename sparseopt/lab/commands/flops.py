@@ -13,7 +13,7 @@ from rich.table import Table
 
 import sparseopt as so
 from sparseopt.analysis.flops import Flops, at_densities, forward_flops
-from sparseopt.lab.commands.cli import run
+from sparseopt.lab.cli.command import run
 from sparseopt.lab.config.recipes import RECIPES, Config
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.training.experiment import build_method, build_model

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tyro
 
-from sparseopt.lab.commands.cli import run
+from sparseopt.lab.cli.command import run
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.show import figures

@@ -9,12 +9,10 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from sparseopt.lab.analyses.analysis import require
-from sparseopt.lab.commands.analyse import show
-from sparseopt.lab.commands.cli import report
-from sparseopt.lab.commands.named import Named
+from sparseopt.lab.cli.command import report
+from sparseopt.lab.cli.named import Named
 from sparseopt.lab.config.recipes import Config
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import UserError, require
 from sparseopt.lab.reproduce.grid import Grid
 from sparseopt.lab.reproduce.layout import Layout, for_terminal
 from sparseopt.lab.reproduce.outcomes import Outcomes, collect
@@ -22,7 +20,7 @@ from sparseopt.lab.reproduce.plan import pace_table, plan, runs_table, summary
 from sparseopt.lab.reproduce.scale import Scale, sentence
 from sparseopt.lab.reproduce.targets import TARGETS, Target
 from sparseopt.lab.reproduce.write import Results, results, write
-from sparseopt.lab.show.terminal import wide_console
+from sparseopt.lab.show.terminal import print_table, wide_console
 from sparseopt.lab.sweep import run_configs
 from sparseopt.lab.training.place import Place
 
@@ -137,4 +135,4 @@ def _tell(console: Console, made: Results) -> None:
 def _show(console: Console, layout: Layout) -> None:
     if layout.rows:
         console.rule(layout.title, align="left", style="dim")
-        show(console, for_terminal(layout), len(layout.labels))
+        print_table(console, for_terminal(layout))

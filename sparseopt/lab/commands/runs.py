@@ -6,10 +6,10 @@ import tyro
 from rich import box
 from rich.table import Table
 
-from sparseopt.lab.commands.cli import run
+from sparseopt.lab.cli.command import run
 from sparseopt.lab.runs.catalogue import Run, find_runs, unusual
 from sparseopt.lab.show.terminal import wide_console
-from sparseopt.lab.training.progress import duration
+from sparseopt.lab.show.words import duration
 
 COLUMNS = (
     "run",

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from sparseopt.lab.commands.cli import report
-from sparseopt.lab.commands.recipeline import Command, call
+from sparseopt.lab.cli.command import report
+from sparseopt.lab.cli.recipe import Command, call
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.show.terminal import wide_console

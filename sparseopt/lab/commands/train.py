@@ -5,13 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sparseopt.lab.commands.cli import INTERRUPTED, report
-from sparseopt.lab.commands.recipeline import Command, call
+from sparseopt.lab.cli.command import report
+from sparseopt.lab.cli.recipe import Command, call
 from sparseopt.lab.config.recipes import Config
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import INTERRUPTED, UserError
+from sparseopt.lab.show.words import duration
 from sparseopt.lab.system.ranks import joined
 from sparseopt.lab.training.place import Place, settle
-from sparseopt.lab.training.progress import duration, progress
+from sparseopt.lab.training.progress import progress
 from sparseopt.lab.training.train import Summary, train
 
 PROG = "sparseopt train"

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
-from sparseopt.lab.analyses.analysis import Table
 from sparseopt.lab.report import Drawing, Section
+from sparseopt.lab.show.table import Table
 
 
 @dataclass(frozen=True)

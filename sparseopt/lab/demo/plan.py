@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparseopt.lab.analyses.analysis import require_positive
 from sparseopt.lab.analyses.bn_ratio import TwinSettings
 from sparseopt.lab.analyses.fan_in import Settings as FanInSettings
 from sparseopt.lab.config.controls import CorrectionName
 from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 from sparseopt.lab.demo.jobs import AnalysisJob, TrainingJob
+from sparseopt.lab.errors import require_positive
 
 Plan = list[AnalysisJob | TrainingJob]
 Group = tuple[str, ...]

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from sparseopt.lab.analyses.analysis import Table, counted
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import Outcome
 from sparseopt.lab.demo.plan import METHODS, SPARSITIES, Settings
 from sparseopt.lab.show.figures import COLORS, MARKERS, panels, style
+from sparseopt.lab.show.table import Table
+from sparseopt.lab.show.words import counted
 
 Outcomes = Mapping[tuple[str, ...], Sequence[Outcome]]
 HAM = ("plain", "with HAM")

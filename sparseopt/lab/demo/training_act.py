@@ -6,12 +6,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sparseopt.lab.analyses.analysis import Table, counted
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import Outcome
 from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, Settings
 from sparseopt.lab.show.figures import COLORS, LINES, MARKERS, band, panels, style
 from sparseopt.lab.show.statistics import Comparison, compare, compare_relative
+from sparseopt.lab.show.table import Table
+from sparseopt.lab.show.words import counted
 
 Outcomes = Mapping[tuple[str, ...], Sequence[Outcome]]
 

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.runs.catalogue import Run, State, differing
 from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.show.words import counted
 from sparseopt.lab.system.files import read_json
 
 FEW_SEEDS = 3

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.report.tables import MEASURES, average
-from sparseopt.lab.training.progress import duration
+from sparseopt.lab.show.words import counted, duration
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from sparseopt.lab.analyses.analysis import Table
+from sparseopt.lab.show.table import Table
 
 
 @dataclass(frozen=True)

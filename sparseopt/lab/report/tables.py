@@ -8,7 +8,7 @@ from typing import Any
 from sparseopt.lab.report.study import Group, Settings, Study, order
 from sparseopt.lab.runs.catalogue import Run, differing
 from sparseopt.lab.show.statistics import mean_and_std
-from sparseopt.lab.training.progress import duration
+from sparseopt.lab.show.words import duration
 
 NOTHING = "-"
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from markupsafe import Markup, escape
 from rich.markup import escape as rich_escape
 
-from sparseopt.lab.analyses.analysis import Table
+from sparseopt.lab.show.table import Table
 
 
 class Best(str):

@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.config.recipes import Config, MethodName
 from sparseopt.lab.reproduce.estimate import Pace, measure
 from sparseopt.lab.reproduce.grid import METHODS
 from sparseopt.lab.reproduce.layout import Layout
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
 from sparseopt.lab.reproduce.tables.texts import LABELS
+from sparseopt.lab.show.words import counted, duration
 from sparseopt.lab.training.place import Place
-from sparseopt.lab.training.progress import duration
 
 Kind = tuple[float, MethodName]
 """Sparsity and method: what decides the pace. A correction costs nothing next to the network."""

@@ -7,12 +7,11 @@ from typing import Annotated, Any, get_args
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from sparseopt.lab.analyses.analysis import counted, require
-from sparseopt.lab.commands.named import near
 from sparseopt.lab.config.controls import CorrectionName
 from sparseopt.lab.config.recipes import RECIPES
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import UserError, require
 from sparseopt.lab.reproduce.targets import Target
+from sparseopt.lab.show.words import counted, near
 
 LR_CONTROLS = (2.0, 4.0)
 

@@ -2,11 +2,11 @@
 
 from statistics import fmean
 
-from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.reproduce.claims import Tally, loss_tally, tally
 from sparseopt.lab.reproduce.grid import NAMES, READINGS, Arm
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
 from sparseopt.lab.show.statistics import LEVEL, Comparison
+from sparseopt.lab.show.words import counted
 
 
 def verdict(outcomes: Outcomes) -> list[str]:

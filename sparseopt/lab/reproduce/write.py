@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparseopt import __version__
-from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report import Section, write_report
 from sparseopt.lab.reproduce.convergence import reach
@@ -19,8 +18,8 @@ from sparseopt.lab.reproduce.scale import sentence
 from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table, settings_table
 from sparseopt.lab.reproduce.verdict import verdict
 from sparseopt.lab.show.figures import save
+from sparseopt.lab.show.words import counted, duration
 from sparseopt.lab.system.files import told_simply, write_bytes, write_json
-from sparseopt.lab.training.progress import duration
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 from sqlalchemy.exc import DBAPIError
 
-from sparseopt.lab.commands.cli import INTERRUPTED
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.sweep.crew import Crew
 from sparseopt.lab.sweep.display import display
 from sparseopt.lab.sweep.job import DEAD_AFTER, Job

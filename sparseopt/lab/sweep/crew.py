@@ -13,8 +13,7 @@ from multiprocessing.context import SpawnProcess
 
 import torch
 
-from sparseopt.lab.commands.cli import INTERRUPTED
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.sweep.job import Job, worker_name
 from sparseopt.lab.sweep.messages import CannotWork, Logged, Message, Refused
 from sparseopt.lab.sweep.worker import CANNOT_WORK, work

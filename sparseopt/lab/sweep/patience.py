@@ -12,8 +12,8 @@ from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.show.words import duration
 from sparseopt.lab.system.interrupt import StopRequest
-from sparseopt.lab.training.progress import duration
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
 
-from sparseopt.lab.training.progress import duration
+from sparseopt.lab.show.words import duration
 
 
 @dataclass(frozen=True)

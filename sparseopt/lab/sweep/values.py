@@ -3,9 +3,9 @@
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sparseopt.lab.commands.named import near
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.show.words import near
 
 KINDS: dict[str, Any] = get_type_hints(Config)
 """The type of every setting."""

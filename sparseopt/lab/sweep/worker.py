@@ -13,8 +13,7 @@ from typing import NoReturn
 
 from optuna.trial import TrialState
 
-from sparseopt.lab.commands.cli import INTERRUPTED
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.runs.rundir import InUse
 from sparseopt.lab.sweep.job import Job, worker_name
 from sparseopt.lab.sweep.messages import CannotWork, Refused, Sender

@@ -7,6 +7,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from torch import Tensor
 
 from sparseopt.lab.runs.row import Row
+from sparseopt.lab.show.words import duration
 from sparseopt.lab.training.metrics import train_metrics
 from sparseopt.lab.training.trainer import Observer, Trainer
 
@@ -124,15 +125,3 @@ def epoch_line(row: Row) -> str:
         f"test loss {row['test_loss']:.4f} accuracy {row['test_accuracy']:.1%}  lr {row['lr']:.3g}  "
         f"ITOP {row['itop_rate']:.1%}  {duration(row['seconds'])}"
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them.
-
-    >>> [duration(seconds) for seconds in (4.2, 75, 7325)]
-    ['4.2s', '1m15s', '2h02m']
-    """
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"

@@ -23,10 +23,9 @@ import torch
 from torch import Tensor
 
 import sparseopt as so
-from sparseopt.lab.commands.cli import INTERRUPTED
 from sparseopt.lab.config.configfile import read_config
 from sparseopt.lab.config.recipes import Config
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.runs.provenance import changes, environment
 from sparseopt.lab.runs.row import Row
 from sparseopt.lab.runs.rundir import RunDir

@@ -1,12 +1,12 @@
 """Test accuracy in the paper's layout."""
 
-from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.reproduce.grid import Row
 from sparseopt.lab.reproduce.layout import Best, Layout
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
 from sparseopt.lab.reproduce.paper import Published
 from sparseopt.lab.reproduce.tables.beside import PaperColumn, beside, elsewhere
 from sparseopt.lab.reproduce.tables.texts import LABELS, NOTHING, plus_minus
+from sparseopt.lab.show.words import counted
 
 
 def accuracy_table(outcomes: Outcomes) -> Layout:

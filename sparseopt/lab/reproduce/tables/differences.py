@@ -1,10 +1,10 @@
 """Every row against its baseline, paired by seed."""
 
-from sparseopt.lab.analyses.analysis import counted
 from sparseopt.lab.reproduce.layout import Layout
 from sparseopt.lab.reproduce.outcomes import Outcomes, accuracy
 from sparseopt.lab.reproduce.tables.texts import LABELS, against
 from sparseopt.lab.show.statistics import LEVEL
+from sparseopt.lab.show.words import counted
 
 
 def difference_table(outcomes: Outcomes) -> Layout:

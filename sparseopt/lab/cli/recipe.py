@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from sparseopt.lab.commands.cli import parse
+from sparseopt.lab.cli.command import parse
 from sparseopt.lab.config.configfile import read_config
 from sparseopt.lab.config.recipes import RECIPES, Config
 from sparseopt.lab.errors import UserError

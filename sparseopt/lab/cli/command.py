@@ -18,9 +18,8 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import INTERRUPTED, UserError
 
-INTERRUPTED = 130  # what shells report for a process ended by Ctrl-C: 128 + SIGINT
 PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 Debug = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Show the traceback of an error.")]

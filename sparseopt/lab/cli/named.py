@@ -3,14 +3,14 @@
 Without a name the command lists them, and a name that it does not know is answered with the one that comes closest.
 """
 
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from sparseopt.lab.commands.cli import parse
+from sparseopt.lab.cli.command import parse
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.show.words import near
 
 
 class Summarised(Protocol):
@@ -53,13 +53,3 @@ class Named(Generic[Choice]):
             f"usage: {self.prog} {place} [options]\n\n{self.does}\n\n{place}, one of:\n{rows}\n\n"
             f"  {self.prog} {place} --help lists the options."
         )
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A question about the name that comes closest, if one comes close.
-
-    >>> near("globl", ["layer", "global"]), near("xyz", ["layer", "global"])
-    (' (did you mean global?)', '')
-    """
-    closest = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {closest[0]}?)" if closest else ""

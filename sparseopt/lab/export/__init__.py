@@ -1,0 +1,1 @@
+"""A trained network as files for others: ONNX, the Hugging Face Hub."""

@@ -1,0 +1,35 @@
+"""Numbers, times and suggestions in words, for messages, tables and sentences made from results."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "seed"), counted(5, "seed")
+    ('1 seed', '5 seeds')
+    """
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them.
+
+    >>> [duration(seconds) for seconds in (4.2, 75, 7325)]
+    ['4.2s', '1m15s', '2h02m']
+    """
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A question about the name that comes closest, if one comes close.
+
+    >>> near("globl", ["layer", "global"]), near("xyz", ["layer", "global"])
+    (' (did you mean global?)', '')
+    """
+    closest = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {closest[0]}?)" if closest else ""

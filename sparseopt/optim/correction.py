@@ -24,16 +24,18 @@ from torch import Tensor
 from sparseopt.topology import Topology
 from sparseopt.topology.skew import relative_scale
 
-Mode = Literal["layer", "global", "unnormalized"]
+Mode = Literal["layer", "global", "overall", "unnormalized"]
 Correction = Mode | Literal["none"] | Callable[[Topology], Mapping[str, Tensor]]
-MODES = ("layer", "global", "unnormalized")
+MODES = ("layer", "global", "overall", "unnormalized")
 
 
 def skew_factors(topology: Topology, mode: Mode = "layer") -> dict[str, Tensor]:
     """The factor of each neuron of each layer, in float64.
 
-    "layer" takes for s_avg the mean over the neurons of the layer, "global" over the neurons of the network;
-    "unnormalized" is D alone. Neurons without inputs get 0.
+    s_avg has three readings, since the paper says "the average sparsity across neurons": "layer" takes the mean over the
+    neurons of the layer (as the authors' project page has it), "global" over the neurons of the network, "overall" the
+    share of zeros among all sparsifiable weights, which weights a neuron by its inputs: with ERK the small, dense layers
+    then take larger steps, the large ones smaller. "unnormalized" is D alone. Neurons without inputs get 0.
     """
     if mode == "layer":  # whole numbers, and no mean, which CUDA rounds: equal fan-in gives exactly 1
         fan_ins = {name: topology.fan_in(name) for name in topology.layers}
@@ -51,6 +53,9 @@ def average_density(topology: Topology, mode: Mode) -> dict[str, Tensor]:
         neurons = sum(values.numel() for values in density.values())
         total = torch.stack([values.sum().cpu() for values in density.values()]).sum()
         return {name: (total / neurons).to(values.device) for name, values in density.items()}
+    if mode == "overall":
+        share = topology.active() / topology.size()
+        return {name: values.new_tensor(share) for name, values in density.items()}
     if mode == "unnormalized":
         return {name: values.new_ones(()) for name, values in density.items()}
     raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from sparseopt.optim.decay import Decayed
 from sparseopt.topology.active import hold_to_mask_
 from sparseopt.topology.sharding import local, whole
 
@@ -49,12 +50,21 @@ class SparseParameter(NamedTuple):
         if self.late is not None and self.grad is not None:
             self.grad.mul_(self.late)
 
+    @property
+    def decayed(self) -> Decayed | None:
+        """The weights with their whole correction, where there is one."""
+        if self.early is None:
+            return None
+        return Decayed(self.parameter, self.early if self.late is None else self.early * self.late)
+
 
 class ActiveGradient(Protocol):
     """The gradient of a sparse parameter, in whatever form."""
 
     def hold_to_mask(self) -> None: ...
     def correct(self) -> None: ...
+    @property
+    def decayed(self) -> Decayed | None: ...
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sparseopt.optim.decay import Decayed
 from sparseopt.topology import Topology
 from sparseopt.topology.active import WEIGHT, ActiveEntries, Copies, Slot, flat, pick, read, write
 from sparseopt.topology.active_parameter import ActiveParameter
@@ -69,6 +70,10 @@ class StandIn:
     def correct(self) -> None:
         if self.layer.factors is not None and self.values.grad is not None:
             self.values.grad.mul_(self.layer.factors)
+
+    @property
+    def decayed(self) -> Decayed | None:
+        return None if self.layer.factors is None else Decayed(self.values, self.layer.factors)
 
     def destinations(self, state: State) -> Iterator[tuple[Slot, Tensor]]:
         """Where the active values go, and they. Completes the parameter's state by what the base has added or replaced."""

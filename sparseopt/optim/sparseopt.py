@@ -40,8 +40,15 @@ from sparseopt.optim.correction import (
     correction_factors,
     skew_factors,
 )
+from sparseopt.optim.decay import check_correct_decay, correct_decay
 from sparseopt.optim.elementwise import is_elementwise, is_watched
-from sparseopt.optim.gradients import PREPARE, SparseParameter, all_finite, prepare_active
+from sparseopt.optim.gradients import (
+    PREPARE,
+    ActiveGradient,
+    SparseParameter,
+    all_finite,
+    prepare_active,
+)
 from sparseopt.optim.packed_step import PackedLayer, pack_state, pays, standing_in
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology
@@ -62,8 +69,9 @@ class SparseOpt(OptimizerWrapper):
         base: the optimizer that moves the weights; it must hold all parameters of the topology.
         topology: what `sparsify` returned.
         method: `Static()`, `SET(...)`, `RigL(...)` or your own.
-        correction: "layer" (the paper), "global", "unnormalized", "none" (plain dynamic sparse training), or a function
-            `topology -> {name: one factor a neuron}`.
+        correction: "layer" (the paper), "global" and "overall" (other readings of it, see `skew_factors`), "unnormalized",
+            "none" (plain dynamic sparse training), or a function `topology -> {name: one factor a neuron}`.
+        correct_decay: let the correction scale weight decay as well (see `sparseopt.optim.decay`).
         max_grad_norm: renormalise the gradients to this global norm at most; `inf` only measures `grad_norm`.
         clip: what the norm is taken over, "active" or "paper" (see `sparseopt.optim.gradients`).
 
@@ -75,7 +83,7 @@ class SparseOpt(OptimizerWrapper):
 
     outermost = True
     _saved = (
-        *("base", "topology", "method", "correction", "max_grad_norm", "clip"),
+        *("base", "topology", "method", "correction", "correct_decay", "max_grad_norm", "clip"),
         *("steps", "grad_norm", "_waiting", "_warned"),
     )
 
@@ -86,6 +94,7 @@ class SparseOpt(OptimizerWrapper):
         method: Method,
         *,
         correction: Correction = "layer",
+        correct_decay: bool = False,
         max_grad_norm: float | None = None,
         clip: Literal["active", "paper"] = "active",
     ) -> None:
@@ -101,6 +110,8 @@ class SparseOpt(OptimizerWrapper):
         _check_parameters(base, topology)
         topology.follow_parameters()
         check_correction(correction, topology)
+        if correct_decay:
+            check_correct_decay(base)
         if topology.init == "sparse" and correction != "none":
             warnings.warn(
                 "init='sparse' already removes the skew at the start, and the correction on top of it over-corrects; "
@@ -116,6 +127,7 @@ class SparseOpt(OptimizerWrapper):
         self.topology = topology
         self.method = method
         self.correction: Correction = correction
+        self.correct_decay = correct_decay
         self.max_grad_norm = max_grad_norm
         self.clip = clip
         self.steps = 0
@@ -172,6 +184,7 @@ class SparseOpt(OptimizerWrapper):
         with standing_in(self.base, list(ready.values()), self.topology.copies) as stand_ins:
             gradients = [*stand_ins, *others]
             self.grad_norm = prepare_active(gradients, self._all_parameters(), self.max_grad_norm)
+            self._correct_decay(gradients)
             self.base.step()
         self._hold_to_masks(others)
 
@@ -187,6 +200,11 @@ class SparseOpt(OptimizerWrapper):
 
     def _prepare(self) -> None:
         self.grad_norm = PREPARE[self.clip](self._sparse, self._all_parameters(), self.max_grad_norm)
+        self._correct_decay(self._sparse)
+
+    def _correct_decay(self, sparse: Iterable[ActiveGradient]) -> None:
+        if self.correct_decay:
+            correct_decay(self.base, (decayed for each in sparse if (decayed := each.decayed) is not None))
 
     @torch.no_grad()
     def _hold_to_masks(self, sparse: Iterable[SparseParameter]) -> None:
@@ -309,7 +327,11 @@ class SparseOpt(OptimizerWrapper):
 
     def _configuration(self) -> dict[str, Any]:
         return configuration(
-            self.method, correction=self.correction, max_grad_norm=self.max_grad_norm, clip=self.clip
+            self.method,
+            correction=self.correction,
+            correct_decay=self.correct_decay,
+            max_grad_norm=self.max_grad_norm,
+            clip=self.clip,
         )
 
     def _check_own_state(self, state: StateDict) -> None:

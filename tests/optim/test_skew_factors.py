@@ -15,6 +15,7 @@ import sparseopt as so
 Network = tuple[nn.Sequential, so.Topology]
 
 GLOBAL = (1 / 4 + 2 / 4 + 3 / 4 + 3 / 3 + 1 / 3) / 5  # mean density of the five neurons of `by_hand`
+OVERALL = (1 + 2 + 3 + 3 + 1) / (3 * 4 + 2 * 3)  # share of active weights
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,7 @@ GLOBAL = (1 / 4 + 2 / 4 + 3 / 4 + 3 / 3 + 1 / 3) / 5  # mean density of the five
     [
         ("layer", [1 / 2, 1, 3 / 2], [3 / 2, 1 / 2]),
         ("global", [0.25 / GLOBAL, 0.5 / GLOBAL, 0.75 / GLOBAL], [1 / GLOBAL, 1 / 3 / GLOBAL]),
+        ("overall", [0.25 / OVERALL, 0.5 / OVERALL, 0.75 / OVERALL], [1 / OVERALL, 1 / 3 / OVERALL]),
         ("unnormalized", [0.25, 0.5, 0.75], [1, 1 / 3]),
     ],
 )

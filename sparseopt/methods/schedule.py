@@ -1,21 +1,27 @@
-"""When connections move, and how many: every so many steps, a cosine-decayed fraction, until a share of the training."""
+"""When connections move, and how many: every so many steps, a fraction that decays or stays, until a share of the training.
+
+The cosine and the end at three quarters are RigL's (Evci et al. 2020, section 3); SET (Mocanu et al. 2018) and JaxPruner move the
+same fraction at every update, to the end: `drop_decay="constant", until=1.0`.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class UpdateSchedule:
     """Updates at steps t = every, 2 every, ... below `until * total_steps`; t counts optimizer steps from 1.
 
-    The fraction of active weights moved at step t is drop_fraction / 2 * (1 + cos(pi t / (until * total_steps))), and 0 from
-    the end on.
+    The fraction of active weights moved at step t is drop_fraction / 2 * (1 + cos(pi t / (until * total_steps))), or with
+    `drop_decay="constant"` just drop_fraction; from the end on it is 0.
     """
 
     total_steps: int
     drop_fraction: float = 0.3
     every: int = 100
     until: float = 0.75
+    drop_decay: Literal["cosine", "constant"] = "cosine"
 
     def __post_init__(self) -> None:
         if not self.total_steps >= 1:  # "not >=" also refuses NaN
@@ -26,6 +32,8 @@ class UpdateSchedule:
             raise ValueError(f"drop_fraction must be in [0, 1], got {self.drop_fraction}")
         if not 0 <= self.until <= 1:
             raise ValueError(f"until is a share of total_steps and must be in [0, 1], got {self.until}")
+        if self.drop_decay not in ("cosine", "constant"):
+            raise ValueError(f"drop_decay must be 'cosine' or 'constant', got {self.drop_decay!r}")
 
     @property
     def end(self) -> float:
@@ -40,4 +48,6 @@ class UpdateSchedule:
         """Share of the active weights that an update at this step would drop."""
         if step >= self.end:
             return 0.0
+        if self.drop_decay == "constant":
+            return self.drop_fraction
         return self.drop_fraction / 2 * (1 + math.cos(math.pi * step / self.end))

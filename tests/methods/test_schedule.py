@@ -21,6 +21,13 @@ def test_the_fraction_is_a_cosine_that_stays_at_zero() -> None:
     assert [method.drop_fraction_at(t) for t in (500, 501, 750, 1000, 1500)] == [0.0] * 5
 
 
+@pytest.mark.parametrize("kind", [so.SET, so.RigL])
+def test_a_constant_fraction_stays_to_the_end(kind: type[so.SET]) -> None:
+    method = kind(total_steps=1000, drop_fraction=0.3, until=1.0, drop_decay="constant")
+    assert [t for t in range(1100) if method.due(t)] == list(range(100, 1000, 100))
+    assert [method.drop_fraction_at(t) for t in (100, 500, 900, 999, 1000, 1100)] == [0.3] * 4 + [0.0] * 2
+
+
 def test_only_an_update_of_rigl_needs_the_dense_gradient() -> None:
     rigl, set_, static = so.RigL(total_steps=100, every=10), so.SET(total_steps=100, every=10), so.Static()
     assert [t for t in range(31) if rigl.needs_dense_grad(t)] == [10, 20, 30]
@@ -40,6 +47,7 @@ def test_only_an_update_of_rigl_needs_the_dense_gradient() -> None:
         ({"drop_fraction": 1.5}, r"drop_fraction must be in \[0, 1\], got 1.5"),
         ({"drop_fraction": float("nan")}, "got nan"),
         ({"until": 2}, r"until is a share of total_steps and must be in \[0, 1\], got 2"),
+        ({"drop_decay": "linear"}, "drop_decay must be 'cosine' or 'constant', got 'linear'"),
         ({"grow_from": "both"}, "grow_from must be 'original' or 'corrected', got 'both'"),
     ],
 )

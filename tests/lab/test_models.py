@@ -11,9 +11,29 @@ def sparsifiable(model: nn.Module) -> int:
 
 
 def test_resnet20_on_cifar100_has_the_papers_weights() -> None:
-    assert sparsifiable(CifarResNet(20, 100)) == 276_656
-    # The two projections (16 x 32 and 32 x 64) are all that padding shortcuts save.
-    assert sparsifiable(CifarResNet(20, 100, shortcut="padding")) == 276_656 - 16 * 32 - 32 * 64
+    without = 276_656 - 16 * 32 - 32 * 64
+    assert sparsifiable(CifarResNet(20, 100, shortcut="padding")) == without
+    assert sparsifiable(CifarResNet(20, 100, shortcut="projection")) == 276_656
+    assert sparsifiable(CifarResNet(20, 100)) == without + 23_040  # two 3 x 3 convolutions
+
+
+def test_cifar_networks_start_as_the_authors_do() -> None:
+    """Variance 2 / fan_in in convolutions and classifier."""
+    torch.manual_seed(0)
+    model = CifarResNet(20, 100)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear) and module.weight.numel() > 4000:
+            variance = float(module.weight.detach().var()) * module.weight[0].numel()
+            assert variance == pytest.approx(2, rel=0.1)
+
+
+def test_the_authors_shortcut_is_a_convolution_with_batch_norm() -> None:
+    shortcut = CifarResNet(20, 100).get_submodule("stages.1.0.shortcut")
+    convolution, norm = shortcut.children()
+    assert isinstance(convolution, nn.Conv2d)
+    assert (convolution.kernel_size, convolution.stride, convolution.padding) == ((3, 3), (2, 2), (1, 1))
+    assert isinstance(norm, nn.BatchNorm2d)
+    assert convolution.bias is None
 
 
 def test_resnet50_on_imagenet_has_the_papers_weights() -> None:
@@ -37,7 +57,7 @@ def test_width_multiplies_every_channel() -> None:
             assert b.num_features == 2 * a.num_features
 
 
-@pytest.mark.parametrize("shortcut", ["projection", "padding"])
+@pytest.mark.parametrize("shortcut", ["convolution", "projection", "padding"])
 def test_cifar_networks_end_in_one_score_a_class(shortcut: str) -> None:
     model = CifarResNet(20, 7, width=0.25, shortcut=shortcut)  # pyright: ignore[reportArgumentType]
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 7)

@@ -9,6 +9,7 @@ import pytest
 from sparseopt.lab.config.configfile import read_config
 from sparseopt.lab.config.recipes import RECIPES, Config
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.training.experiment import build_model, build_topology
 
 
 def test_cifar_has_the_papers_values() -> None:
@@ -19,6 +20,33 @@ def test_cifar_has_the_papers_values() -> None:
     assert (config.warmup_epochs, config.warmup_lr, config.final_lr) == (5, 0, 1e-6)
     assert (config.distribution, config.drop_fraction, config.every) == ("erk", 0.3, 100)
     assert (config.correction, config.grow_from, config.ham_alpha) == ("layer", "original", 80)
+
+
+def test_cifar_has_the_authors_network_with_dense_shortcuts() -> None:
+    model = build_model(RECIPES["cifar100-resnet20"], (3, 32, 32), 100)
+    topology = build_topology(replace(RECIPES["cifar100-resnet20"], sparsity=0.97), model)
+    assert topology is not None
+    dense = {name for name, weight in model.named_parameters() if weight.dim() > 1} - set(topology.masks)
+    assert dense == {"stages.1.0.shortcut.0.weight", "stages.2.0.shortcut.0.weight"}
+    assert topology.active() == round(0.03 * topology.size())
+    assert topology.size() == 274_096
+
+
+@pytest.mark.parametrize(
+    ("patterns", "sparse"),
+    [
+        ({"include": ("1.*", "4.weight")}, {"1.weight", "4.weight"}),
+        ({"exclude": ("7.weight",)}, {"1.weight", "4.weight"}),
+        ({"include": ("[14].weight",), "exclude": ("4.*",)}, {"1.weight"}),
+    ],
+)
+def test_patterns_say_which_layers_are_sparse(patterns: dict[str, Any], sparse: set[str]) -> None:
+    config = replace(RECIPES["digits-mlp"], **patterns)
+    topology = build_topology(config, build_model(config, (1, 28, 28), 10))
+    assert topology is not None
+    assert set(topology.masks) == sparse
+    assert config.run_name != RECIPES["digits-mlp"].run_name
+    assert config.to_json()["exclude"] == list(config.exclude)
 
 
 def test_imagenet_has_the_papers_values() -> None:

@@ -124,7 +124,16 @@ def test_help_lists_the_recipes_and_every_setting(capsys: pytest.CaptureFixture[
             "--device",
             "--data-dir",
         ),
-        *("--correction {layer,global,unnormalized,none,shuffled,layerwise}", "--out", "--config", "--debug"),
+        *(
+            "--correction {layer,global,",
+            "--exclude",
+            "--include",
+            "--correct-decay",
+            "--drop-decay",
+            "--out",
+            "--config",
+            "--debug",
+        ),
         *("imagenet-resnet50", "(default: 256)"),
     ):
         assert option in text, option

@@ -8,9 +8,10 @@ from torch import Tensor
 
 import sparseopt as so
 
-CorrectionName = Literal["layer", "global", "unnormalized", "none", "shuffled", "layerwise"]
+CorrectionName = Literal["layer", "global", "overall", "unnormalized", "none", "shuffled", "layerwise"]
 Correction = (
-    Literal["layer", "global", "unnormalized", "none"] | Callable[[so.Topology], Mapping[str, Tensor]]
+    Literal["layer", "global", "overall", "unnormalized", "none"]
+    | Callable[[so.Topology], Mapping[str, Tensor]]
 )
 
 

@@ -21,8 +21,18 @@ from sparseopt.topology.masks import mask_maker
 ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50"]
 MethodName = Literal["dense", "static", "set", "rigl"]
 
-SPARSE_ONLY = {"sparsity", "distribution", "fan_in", "correction", "grow_from", "clip"}
-SPARSE_ONLY |= {"drop_fraction", "every", "until"}
+SPARSE_ONLY = {
+    "sparsity",
+    "distribution",
+    "include",
+    "exclude",
+    "fan_in",
+    "correction",
+    "correct_decay",
+    "grow_from",
+    "clip",
+}
+SPARSE_ONLY |= {"drop_fraction", "drop_decay", "every", "until"}
 """The settings of masks."""
 
 NAMED = {"data", "model", "method", "sparsity", "correction", "ham", "seed"}
@@ -84,16 +94,24 @@ class Config:
     """Share of zeros among all sparsifiable weights."""
     distribution: Literal["erk", "er", "uniform"] = "erk"
     """How the sparsity is shared among the layers."""
+    include: tuple[str, ...] = ()
+    """Patterns of the names of the parameters that may be sparse, such as 'stages.*'; none: all."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of the names of the parameters that stay dense, such as '*.shortcut.*'; --exclude alone: none do."""
     fan_in: str = "random"
     """Fan-in of the first masks: random, constant, or bimodal:R (half of the neurons have R times the other's)."""
     correction: CorrectionName = "layer"
     """Skew correction; none is plain dynamic sparse training, shuffled and layerwise are controls."""
+    correct_decay: bool = False
+    """Let the correction scale the weight decay as well as the gradient: a learning rate per neuron."""
     drop_fraction: float = 0.3
-    """Share of the active weights that the first update moves; decays as half a cosine."""
+    """Share of the active weights that the first update moves."""
+    drop_decay: Literal["cosine", "constant"] = "cosine"
+    """Whether that share falls as half a cosine (RigL) or stays (SET, JaxPruner)."""
     every: int = 100
     """Steps between two updates of the masks."""
     until: float = 0.75
-    """Share of the training after which the masks stay."""
+    """Share of the training after which the masks stay: 0.75 in RigL, 1 moves them to the end."""
     grow_from: Literal["original", "corrected"] = "original"
     """The gradient that RigL grows by: before or after the skew correction."""
     ham: bool = False
@@ -110,8 +128,8 @@ class Config:
     """Multiplier of all hidden channels."""
     hidden: tuple[int, ...] = (512, 512)
     """Hidden layers of the MLP."""
-    shortcut: Shortcut = "projection"
-    """Where a CIFAR ResNet changes its shape: 1x1 convolution, or zeros (no parameters)."""
+    shortcut: Shortcut = "convolution"
+    """Where a CIFAR ResNet changes its shape: 3x3 convolution (the authors' network), 1x1 (projection), or zeros (padding)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of the products in forward and backward; weights, gradients and masks are in float32 with either."""
     channels_last: bool = False
@@ -145,7 +163,9 @@ class Config:
             )
 
     def applies(self, name: str) -> bool:
-        """Does this setting have a say in the run? Those of the masks have none in a dense one."""
+        """Does this setting have a say in the run? Those of the masks have none in a dense one, nor has what is not corrected."""
+        if name == "correct_decay" and self.correction == "none":
+            return False
         return self.method != "dense" or name not in SPARSE_ONLY
 
     @property
@@ -213,6 +233,7 @@ _CIFAR100 = Config(
     warmup_epochs=5.0,
     warmup_lr=0.0,
     final_lr=1e-6,
+    exclude=("*.shortcut.*",),
 )
 
 _DIGITS = dataclasses.replace(
@@ -224,6 +245,7 @@ _DIGITS = dataclasses.replace(
     warmup_epochs=1.0,
     sparsity=0.95,
     every=25,  # an epoch has 31 steps
+    exclude=(),
 )
 
 RECIPES: dict[str, Config] = {
@@ -240,6 +262,7 @@ RECIPES: dict[str, Config] = {
         weight_decay=1e-4,
         warmup_lr=1e-5,
         final_lr=1e-5,
+        exclude=(),
     ),
 }
 """The paper's values for CIFAR-100 and ImageNet; for digits, on which it trains nothing, CIFAR's, scaled down."""

@@ -1,7 +1,9 @@
 """Residual networks for 32 x 32 images: 6n + 2 layers in three stages of n blocks (He et al. 2016, section 4.2).
 
-Where a stage halves the image and doubles the channels, the shortcut is a 1 x 1 convolution ("projection") or
-takes every second pixel and fills the new channels with zeros ("padding", which has no parameters).
+Where a stage halves the image and doubles the channels, the shortcut is a 3 x 3 convolution with BatchNorm
+("convolution": the network of the paper's authors, as their code of the year before has it, which leaves these shortcuts
+dense), a 1 x 1 convolution with BatchNorm ("projection"), or every second pixel with the new channels zero ("padding", which
+has no parameters). Convolutions and the classifier start normally distributed with variance 2 / fan_in.
 """
 
 from typing import Literal
@@ -9,14 +11,16 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-Shortcut = Literal["projection", "padding"]
+Shortcut = Literal["convolution", "projection", "padding"]
+
+KERNEL = {"convolution": 3, "projection": 1}
 
 
 class CifarResNet(nn.Module):
     """ResNet-20, 32 or 56 with all channels multiplied by `width`."""
 
     def __init__(
-        self, depth: int, classes: int, *, width: float = 1.0, shortcut: Shortcut = "projection"
+        self, depth: int, classes: int, *, width: float = 1.0, shortcut: Shortcut = "convolution"
     ) -> None:
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
@@ -32,8 +36,8 @@ class CifarResNet(nn.Module):
             inputs = channels
         self.fc = nn.Linear(inputs, classes)
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         x = relu(self.bn(self.conv(x)))
@@ -51,12 +55,12 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         if stride == 1 and inputs == channels:
             self.shortcut: nn.Module = nn.Identity()
-        elif shortcut == "projection":
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
-        else:
+        elif shortcut == "padding":
             self.shortcut = PaddingShortcut(channels - inputs, stride)
+        else:
+            size = KERNEL[shortcut]
+            convolution = nn.Conv2d(inputs, channels, size, stride, padding=size // 2, bias=False)
+            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         y = relu(self.bn1(self.conv1(x)))

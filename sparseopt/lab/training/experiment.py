@@ -125,10 +125,17 @@ def build_topology(config: Config, model: nn.Module) -> so.Topology | None:
     """Make the network sparse, unless it is to stay dense."""
     if config.method == "dense":
         return None
+    include, exclude = config.include or None, config.exclude or None
     masks = so.topology.fan_in_masks(
-        *(model, config.sparsity, config.fan_in), distribution=config.distribution, seed=config.seed
+        *(model, config.sparsity, config.fan_in),
+        distribution=config.distribution,
+        include=include,
+        exclude=exclude,
+        seed=config.seed,
     )
-    return so.sparsify(model, config.sparsity, masks=masks, seed=config.seed)
+    return so.sparsify(
+        model, config.sparsity, masks=masks, include=include, exclude=exclude, seed=config.seed
+    )
 
 
 def build_optimizer(
@@ -147,6 +154,7 @@ def build_optimizer(
         topology,
         build_method(config, total_steps),
         correction=correction(config.correction),
+        correct_decay=config.correct_decay and config.correction != "none",
         max_grad_norm=_max_norm(config),
         clip=config.clip,
     )
@@ -154,7 +162,7 @@ def build_optimizer(
 
 def build_method(config: Config, total_steps: int) -> so.Method:
     """The rule by which connections move."""
-    schedule = (total_steps, config.drop_fraction, config.every, config.until)
+    schedule = (total_steps, config.drop_fraction, config.every, config.until, config.drop_decay)
     if config.method == "set":
         return so.SET(*schedule)
     if config.method == "rigl":

@@ -4,18 +4,20 @@ from typing import Any
 
 import pytest
 
-from sparseopt.lab.demo.jobs import Outcome
+from sparseopt.lab.demo.jobs import TrainingResult
 from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, METHODS, SPARSITIES, Settings, plan
 from sparseopt.lab.demo.results_act import results_act, stored_bytes
 from sparseopt.lab.demo.training_act import training_act
 
 
-def _outcome(loss: float, accuracy: float = 0.9, **result: Any) -> Outcome:
+def _outcome(loss: float, accuracy: float = 0.9, **result: Any) -> TrainingResult:
     numbers = {"mean_train_loss": loss, "test_accuracy": accuracy, "itop_rate": 0.2, "seconds": 1.0}
-    return Outcome([loss] * 12, numbers | {"weights": 1000, "active_weights": 50} | result, first_spread=0.5)
+    return TrainingResult(
+        [loss] * 12, numbers | {"weights": 1000, "active_weights": 50} | result, first_spread=0.5
+    )
 
 
-def _trainings(effect: float, noise: float) -> dict[tuple[str, ...], list[Outcome]]:
+def _trainings(effect: float, noise: float) -> dict[tuple[str, ...], list[TrainingResult]]:
     """Ten seeds; SparseOpt changes the loss by `effect`, give or take `noise`, and nothing else does."""
     seeds = range(10)
     outcomes = {(m, c): [_outcome(1 + 0.1 * s) for s in seeds] for m in MASKS for c in CORRECTIONS}

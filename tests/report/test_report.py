@@ -22,7 +22,7 @@ from sparseopt.lab.report.cautions import cautions
 from sparseopt.lab.report.charts import chart_data, read_layers
 from sparseopt.lab.report.masks import fan_in_by_layer
 from sparseopt.lab.report.study import Study
-from sparseopt.lab.report.tables import Grid, compared, every_run, results, shared
+from sparseopt.lab.report.tables import ReportTable, compared, every_run, results, shared
 from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.show.table import Table
@@ -41,7 +41,7 @@ def sweep(make: Maker, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def column(grid: Grid, title: str) -> list[str]:
+def column(grid: ReportTable, title: str) -> list[str]:
     return [row[grid.columns.index(title)].text for row in grid.rows]
 
 

@@ -9,9 +9,9 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
-from sparseopt.lab.sweep import tally as tallies
+from sparseopt.lab.sweep import progress as sweep_progress
 from sparseopt.lab.sweep.display import display
-from sparseopt.lab.sweep.tally import Tally
+from sparseopt.lab.sweep.progress import SweepProgress
 
 
 def trial(state: TrialState, epochs: int = 0) -> FrozenTrial:
@@ -22,23 +22,23 @@ def trial(state: TrialState, epochs: int = 0) -> FrozenTrial:
 
 DONE, FAILED, WAITING = trial(TrialState.COMPLETE, 10), trial(TrialState.FAIL, 2), trial(TrialState.WAITING)
 RUNNING = trial(TrialState.RUNNING, 4)
-BEGINNING = Tally.of([WAITING] * 4, [10] * 4)
-HALFWAY = Tally.of([DONE, FAILED, RUNNING, WAITING], [10] * 4)
-END = Tally.of([DONE, FAILED, DONE, DONE], [10] * 4)
+BEGINNING = SweepProgress.of([WAITING] * 4, [10] * 4)
+HALFWAY = SweepProgress.of([DONE, FAILED, RUNNING, WAITING], [10] * 4)
+END = SweepProgress.of([DONE, FAILED, DONE, DONE], [10] * 4)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of the tally, in the first element."""
+    """The time of the progress, in the first element."""
     now = [0.0]
-    monkeypatch.setattr(tallies.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: now[0])
     return now
 
 
 def test_trials_are_counted_by_state_and_time_by_epochs(clock: list[float]) -> None:
     assert str(HALFWAY) == "1/4 done, 1 running, 1 failed, 1 waiting"
     assert (HALFWAY.epochs, HALFWAY.all_epochs) == (24, 40)
-    speed = tallies.Speed(BEGINNING)
+    speed = sweep_progress.Speed(BEGINNING)
     clock[0] = 240.0
     assert speed.left(BEGINNING) == ""
     assert speed.left(HALFWAY) == "2m40s left"  # 24 epochs took 240 s, 16 are left
@@ -49,8 +49,8 @@ def test_lines_tell_what_has_ended_and_nothing_twice(clock: list[float]) -> None
     text = io.StringIO()
     with display(Console(file=text, width=100), BEGINNING) as shown:
         clock[0] = 24.0
-        for tally in (BEGINNING, BEGINNING, HALFWAY, HALFWAY, END):
-            shown.show(tally)
+        for progress in (BEGINNING, BEGINNING, HALFWAY, HALFWAY, END):
+            shown.show(progress)
     assert text.getvalue().splitlines() == [
         "0/4 done, 0 running, 0 failed, 4 waiting",
         "1/4 done, 1 running, 1 failed, 1 waiting, 16.0s left",

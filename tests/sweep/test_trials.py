@@ -44,11 +44,11 @@ def join(storage: str) -> Iterator[Callable[..., Trials]]:
 
 def test_a_trial_is_claimed_by_one_worker_and_ends_once(join: Callable[..., Trials]) -> None:
     trials = join(grid_plan("seed=0,1"))
-    first, second = trials.claim("a", "seat"), trials.claim("b", "seat")
+    first, second = trials.claim("a", "machine"), trials.claim("b", "machine")
     assert first is not None
     assert second is not None
     assert {first.config.seed, second.config.seed} == {0, 1}
-    assert trials.claim("c", "seat") is None
+    assert trials.claim("c", "machine") is None
     trials.beat(first, 1, {1: 0.5})
     for _ in range(2):  # an answer may be lost, and the question repeated
         trials.complete(first, {1: 0.5, 2: 0.75}, seconds=3.0)
@@ -60,21 +60,21 @@ def test_a_trial_is_claimed_by_one_worker_and_ends_once(join: Callable[..., Tria
 
 def test_a_claim_whose_answer_was_lost_is_the_same_claim(join: Callable[..., Trials]) -> None:
     trials = join(grid_plan("seed=0,1"))
-    assert trials.claim("a", "seat") == trials.claim("a", "seat")
+    assert trials.claim("a", "machine") == trials.claim("a", "machine")
 
 
 def test_one_that_was_taken_for_dead_notices_it(join: Callable[..., Trials]) -> None:
     trials = join(grid_plan("seed=0"))
-    slow = trials.claim("slow", "seat")
+    slow = trials.claim("slow", "machine")
     assert slow is not None
     (seen,) = trials.all()
     trials.beat(slow, 1, {})
-    assert not trials.bury(seen)  # it has moved since
+    assert not trials.release_dead(seen)  # it has moved since
     (seen,) = trials.all()
-    assert trials.bury(seen)
-    quick = trials.claim("quick", "seat")
+    assert trials.release_dead(seen)
+    quick = trials.claim("quick", "machine")
     assert quick is not None
-    assert not trials.bury(seen)
+    assert not trials.release_dead(seen)
     for act in (lambda: trials.beat(slow, 2, {}), lambda: trials.complete(slow, {1: 0.1}, seconds=1.0)):
         with pytest.raises(Lost):
             act()
@@ -88,10 +88,10 @@ def test_a_run_that_kills_its_workers_is_given_up_but_not_one_that_gets_on(
 ) -> None:
     trials = join(grid_plan("seed=0"))
     for death in range(2 * MOST_DEATHS):
-        claim = trials.claim(f"worker {death}", "seat")
+        claim = trials.claim(f"worker {death}", "machine")
         assert claim is not None
         trials.beat(claim, 1, {min(death, MOST_DEATHS): 0.5})
-        assert trials.bury(trials.all()[0])
+        assert trials.release_dead(trials.all()[0])
     (trial,) = trials.all()
     assert trial.state == TrialState.FAIL
     assert trial.user_attrs["reason"] == f"{MOST_DEATHS} workers have died at it, one after the other"
@@ -125,11 +125,11 @@ def test_a_bigger_grid_adds_what_is_missing_and_a_smaller_one_works_on_its_own(
     join: Callable[..., Trials],
 ) -> None:
     small = join(grid_plan("seed=0"))
-    assert small.claim("a", "seat") is not None
+    assert small.claim("a", "machine") is not None
     big = join(grid_plan("seed=0,1", "correction=none,layer"))
     assert [trial.state.name for trial in big.all()] == ["RUNNING", "WAITING", "WAITING", "WAITING"]
-    assert small.claim("b", "seat") is None
-    claimed = big.claim("b", "seat")
+    assert small.claim("b", "machine") is None
+    claimed = big.claim("b", "machine")
     assert claimed is not None
     assert (claimed.config.seed, claimed.config.correction) == (0, "none")
 
@@ -174,12 +174,12 @@ def test_a_study_of_another_program_is_refused(tmp_path: Path) -> None:
 
 def test_a_search_gives_every_worker_values_of_its_own(join: Callable[..., Trials]) -> None:
     trials = join(search_plan("lr=log:0.01:0.5", "every=uniform:10:90", "method=set|rigl", trials=6))
-    claims = [trials.claim(f"worker {number}", "seat") for number in range(6)]
+    claims = [trials.claim(f"worker {number}", "machine") for number in range(6)]
     chosen = [claim.config for claim in claims if claim is not None]
     assert len({config.lr for config in chosen}) == 6
     assert all(0.01 <= config.lr <= 0.5 and 10 <= config.every <= 90 for config in chosen)
     assert {config.method for config in chosen} <= {"set", "rigl"}
-    assert trials.claim("late", "seat") is None
+    assert trials.claim("late", "machine") is None
 
 
 def test_a_search_is_the_same_whoever_goes_on_with_it(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_search_is_the_same_whoever_goes_on_with_it(tmp_path: Path) -> None:
     for number in range(2):
         trials = Trials.open(Database(f"sqlite:///{tmp_path / f'{number}.db'}"), "it", plan)
         for worker in ("a", "b"):
-            claim = trials.claim(worker, "seat")
+            claim = trials.claim(worker, "machine")
             assert claim is not None
             configs.append(claim.config)
             trials.give_back(claim.trial_id, worker)
@@ -197,11 +197,11 @@ def test_a_search_is_the_same_whoever_goes_on_with_it(tmp_path: Path) -> None:
 
 def test_what_failed_is_tried_again_only_if_asked(join: Callable[..., Trials]) -> None:
     trials = join(grid_plan("seed=0"))
-    claim = trials.claim("a", "seat")
+    claim = trials.claim("a", "machine")
     assert claim is not None
     for _ in range(2):
         trials.fail(claim, "the loss became nan")
     assert [trial.state.name for trial in join(grid_plan("seed=0")).all()] == ["FAIL"]
     again = join(grid_plan("seed=0", retry_failed=True))
     assert [trial.state.name for trial in again.all()] == ["WAITING"]
-    assert again.claim("b", "seat") is not None
+    assert again.claim("b", "machine") is not None

@@ -17,13 +17,13 @@ def time_passing() -> Callable[..., Any]:
     """Lets a watch look at one running trial every ten seconds; when did it find the worker dead?"""
 
     def run(
-        beats: list[int], *, seat: str = "there", locked: bool = False, outage: int = -1, sleep: int = -1
+        beats: list[int], *, machine: str = "there", locked: bool = False, outage: int = -1, sleep: int = -1
     ) -> list[int]:
         now = 0.0
         watch = Watch(DEAD_AFTER, "here", lambda run: locked, clock=lambda: now)
         found = []
         for look, beat in enumerate(beats):
-            if watch.look([trial(beat, seat)], outage=look == outage):
+            if watch.poll([trial(beat, machine)], outage=look == outage):
                 found.append(look)
             now += 100.0 if look == sleep else 10.0
         return found
@@ -31,8 +31,8 @@ def time_passing() -> Callable[..., Any]:
     return run
 
 
-def trial(beat: int, seat: str) -> FrozenTrial:
-    attributes = {"worker": "a", "beat": beat, "seat": seat, "run": "run"}
+def trial(beat: int, machine: str) -> FrozenTrial:
+    attributes = {"worker": "a", "beat": beat, "machine": machine, "run": "run"}
     return optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs=attributes)
 
 
@@ -54,11 +54,11 @@ def test_one_who_was_asleep_himself_looks_anew(time_passing: Callable[..., Any])
 
 def test_here_the_lock_of_the_run_tells_at_once(time_passing: Callable[..., Any]) -> None:
     assert UNLOCKED_FOR < 10
-    assert time_passing([1, 1], seat="here") == [1]
-    assert time_passing([1] * 20, seat="here", locked=True) == []
+    assert time_passing([1, 1], machine="here") == [1]
+    assert time_passing([1] * 20, machine="here", locked=True) == []
 
 
 def test_a_trial_that_does_not_run_has_no_worker() -> None:
     watch = Watch(DEAD_AFTER, "here", lambda run: False, clock=iter((0.0, 0.0, 10.0, 1000.0)).__next__)
     waiting = optuna.trial.create_trial(state=TrialState.WAITING)
-    assert [watch.look([waiting]) for _ in range(3)] == [[], [], []]
+    assert [watch.poll([waiting]) for _ in range(3)] == [[], [], []]

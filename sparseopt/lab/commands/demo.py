@@ -17,9 +17,9 @@ from rich.progress import (
 
 from sparseopt.lab.cli.command import run
 from sparseopt.lab.demo.act import Act
-from sparseopt.lab.demo.jobs import AnalysisJob, Outcome, TrainingJob
+from sparseopt.lab.demo.jobs import AnalysisJob, TrainingJob, TrainingResult
 from sparseopt.lab.demo.page import write_page
-from sparseopt.lab.demo.plan import SERIES, Group, Plan, Settings, plan
+from sparseopt.lab.demo.plan import SERIES, Group, Jobs, Settings, plan
 from sparseopt.lab.demo.results_act import results_act
 from sparseopt.lab.demo.skew_act import skew_act
 from sparseopt.lab.demo.training_act import training_act
@@ -59,7 +59,7 @@ def demo(settings: Settings) -> None:
     print(page.resolve())
 
 
-def _compute(jobs: Plan, workers: int, console: Console) -> list[Any]:
+def _compute(jobs: Jobs, workers: int, console: Console) -> list[Any]:
     """All results in the order of the jobs, while showing how far each act is."""
     results: list[Any] = [None] * len(jobs)
     done = dict.fromkeys(TITLES, 0)
@@ -77,17 +77,17 @@ def _compute(jobs: Plan, workers: int, console: Console) -> list[Any]:
 
 
 def _news(result: Any) -> str:
-    return f": {result.result['test_accuracy']:.1%}" if isinstance(result, Outcome) else ""
+    return f": {result.result['test_accuracy']:.1%}" if isinstance(result, TrainingResult) else ""
 
 
-def _acts(jobs: Plan, results: Sequence[Any], settings: Settings) -> list[Act]:
+def _acts(jobs: Jobs, results: Sequence[Any], settings: Settings) -> list[Act]:
     analyses = {
         job.name: result for job, result in zip(jobs, results, strict=True) if isinstance(job, AnalysisJob)
     }
     outcomes = {
         job.config: result for job, result in zip(jobs, results, strict=True) if isinstance(job, TrainingJob)
     }
-    trainings: dict[int, dict[Group, list[Outcome]]] = {act: {} for act in SERIES}
+    trainings: dict[int, dict[Group, list[TrainingResult]]] = {act: {} for act in SERIES}
     for act, series in SERIES.items():
         for group, config in series(settings):
             trainings[act].setdefault(group, []).append(outcomes[config])

@@ -11,7 +11,7 @@ from sparseopt.lab.cli.recipe import Command, call
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.show.terminal import wide_console
-from sparseopt.lab.sweep.conduct import Outcome, conduct
+from sparseopt.lab.sweep.conduct import SweepOutcome, conduct
 from sparseopt.lab.sweep.database import Database, beside
 from sparseopt.lab.sweep.definition import Definition
 from sparseopt.lab.sweep.grid import points, read_grid
@@ -143,7 +143,7 @@ def _further(job: Job) -> None:
     print(f"the study: optuna-dashboard {job.database}")
 
 
-def _verdict(outcome: Outcome) -> int:
+def _verdict(outcome: SweepOutcome) -> int:
     """The exit code; UserError if runs wait for somebody to remove what they cannot be trained with."""
     if outcome.refused:
         told = "; ".join(f"{run}: {reason}" for run, reason in list(outcome.refused.items())[:3])

@@ -33,7 +33,7 @@ class AnalysisJob:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingResult:
     """What is kept of a training: the loss of every step, the final numbers, and how uneven the first masks were."""
 
     losses: list[float]
@@ -55,11 +55,11 @@ class TrainingJob:
     config: Config
     folder: Path
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> TrainingResult:
         recorder = _Recorder()
         summary = train(self.config, observers=[recorder])
         keep(summary, self.folder)
-        return Outcome(recorder.losses, summary.result, recorder.first_spread)
+        return TrainingResult(recorder.losses, summary.result, recorder.first_spread)
 
     def __str__(self) -> str:
         return f"{', '.join(self.group)}, seed {self.config.seed}"

@@ -13,7 +13,7 @@ from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 from sparseopt.lab.demo.jobs import AnalysisJob, TrainingJob
 from sparseopt.lab.errors import require_positive
 
-Plan = list[AnalysisJob | TrainingJob]
+Jobs = list[AnalysisJob | TrainingJob]
 Group = tuple[str, ...]
 Series = Iterator[tuple[Group, Config]]
 """What an act shows: trainings, each in its group; those of one group differ in their seed alone."""
@@ -64,7 +64,7 @@ class Settings:
         )
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: Settings) -> Jobs:
     """All jobs, in the order of the acts; a training that two acts show is done once, for the first of them."""
     trainings: dict[Config, TrainingJob] = {}
     for act, series in SERIES.items():

@@ -6,17 +6,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from sparseopt.lab.demo.act import Act
-from sparseopt.lab.demo.jobs import Outcome
+from sparseopt.lab.demo.jobs import TrainingResult
 from sparseopt.lab.demo.plan import METHODS, SPARSITIES, Settings
 from sparseopt.lab.show.figures import COLORS, MARKERS, panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
 
-Outcomes = Mapping[tuple[str, ...], Sequence[Outcome]]
+TrainingResults = Mapping[tuple[str, ...], Sequence[TrainingResult]]
 HAM = ("plain", "with HAM")
 
 
-def results_act(outcomes: Outcomes, settings: Settings) -> Act:
+def results_act(outcomes: TrainingResults, settings: Settings) -> Act:
     """From the trainings of dense, SET and RigL, plain and with HAM."""
     return Act(
         number=3,
@@ -34,17 +34,17 @@ def results_act(outcomes: Outcomes, settings: Settings) -> Act:
     )
 
 
-def _percent(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+def _percent(outcomes: Sequence[TrainingResult]) -> tuple[float, float]:
     """Mean and standard deviation of the test accuracy in percent."""
     values = 100 * np.array([run.result["test_accuracy"] for run in outcomes])
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _mean(outcomes: Sequence[Outcome], key: str) -> float:
+def _mean(outcomes: Sequence[TrainingResult], key: str) -> float:
     return float(np.mean([run.result[key] for run in outcomes]))
 
 
-def _draw(outcomes: Outcomes) -> Figure:
+def _draw(outcomes: TrainingResults) -> Figure:
     at = np.arange(len(SPARSITIES))
     with style():
         figure, axes = panels(2, width=4.6, height=3.1, sharey=True)
@@ -72,7 +72,7 @@ def _draw(outcomes: Outcomes) -> Figure:
     return figure
 
 
-def _sentences(outcomes: Outcomes) -> list[str]:
+def _sentences(outcomes: TrainingResults) -> list[str]:
     dense, _ = _percent(outcomes["dense", "0", "plain"])
     sparsest = f"{SPARSITIES[-1]:g}"
     best = max(
@@ -96,7 +96,7 @@ def _sentences(outcomes: Outcomes) -> list[str]:
     ]
 
 
-def _table(outcomes: Outcomes) -> Table:
+def _table(outcomes: TrainingResults) -> Table:
     rows = []
     for (method, sparsity, ham), runs in outcomes.items():
         mean, spread = _percent(runs)

@@ -7,21 +7,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sparseopt.lab.demo.act import Act
-from sparseopt.lab.demo.jobs import Outcome
+from sparseopt.lab.demo.jobs import TrainingResult
 from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, Settings
 from sparseopt.lab.show.figures import COLORS, LINES, MARKERS, band, panels, style
 from sparseopt.lab.show.statistics import Comparison, compare, compare_relative
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
 
-Outcomes = Mapping[tuple[str, ...], Sequence[Outcome]]
+TrainingResults = Mapping[tuple[str, ...], Sequence[TrainingResult]]
 
 TITLES = {"bimodal": "Heterogeneous masks (bimodal fan-in)", "ordinary": "Ordinary random masks"}
 COMPARED = ("SparseOpt", "shuffled")
 WINDOW = 6  # steps averaged to one point of a curve
 
 
-def training_act(outcomes: Outcomes, settings: Settings) -> Act:
+def training_act(outcomes: TrainingResults, settings: Settings) -> Act:
     """From the trainings with {masks} x {baseline, SparseOpt, shuffled}, seeds in the same order everywhere."""
     losses = {group: _mean_losses(runs) for group, runs in outcomes.items()}
     comparisons = {
@@ -46,15 +46,15 @@ def training_act(outcomes: Outcomes, settings: Settings) -> Act:
     )
 
 
-def _mean_losses(runs: Sequence[Outcome]) -> list[float]:
+def _mean_losses(runs: Sequence[TrainingResult]) -> list[float]:
     return [run.mean_loss for run in runs]
 
 
-def _accuracies(runs: Sequence[Outcome]) -> list[float]:
+def _accuracies(runs: Sequence[TrainingResult]) -> list[float]:
     return [run.result["test_accuracy"] for run in runs]
 
 
-def _draw(outcomes: Outcomes, comparisons: Mapping[tuple[str, str], Comparison]) -> Figure:
+def _draw(outcomes: TrainingResults, comparisons: Mapping[tuple[str, str], Comparison]) -> Figure:
     with style():
         figure, axes = panels(2, 2, width=4.6, height=2.9, sharey="row")
         for column, masks in enumerate(MASKS):
@@ -66,7 +66,7 @@ def _draw(outcomes: Outcomes, comparisons: Mapping[tuple[str, str], Comparison])
     return figure
 
 
-def _draw_curves(axis: Axes, outcomes: Outcomes, masks: str) -> None:
+def _draw_curves(axis: Axes, outcomes: TrainingResults, masks: str) -> None:
     for series, name in enumerate(CORRECTIONS):
         curves = np.array([_smoothed(run.losses) for run in outcomes[masks, name]])
         steps = (np.arange(curves.shape[1]) + 0.5) * WINDOW
@@ -110,7 +110,7 @@ def _draw_differences(axis: Axes, comparisons: Mapping[tuple[str, str], Comparis
     axis.set_xlim(-0.6, len(COMPARED) - 0.4)
 
 
-def _sentences(outcomes: Outcomes, comparisons: Mapping[tuple[str, str], Comparison]) -> list[str]:
+def _sentences(outcomes: TrainingResults, comparisons: Mapping[tuple[str, str], Comparison]) -> list[str]:
     spreads = {m: float(np.mean([run.first_spread for run in outcomes[m, "baseline"]])) for m in MASKS}
     accuracy = compare(
         _accuracies(outcomes["bimodal", "SparseOpt"]), _accuracies(outcomes["bimodal", "baseline"])
@@ -149,7 +149,7 @@ def _verdict(comparison: Comparison) -> str:
     )
 
 
-def _table(outcomes: Outcomes, comparisons: Mapping[tuple[str, str], Comparison]) -> Table:
+def _table(outcomes: TrainingResults, comparisons: Mapping[tuple[str, str], Comparison]) -> Table:
     rows = []
     for masks in MASKS:
         for name in CORRECTIONS:

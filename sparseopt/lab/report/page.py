@@ -36,7 +36,7 @@ from sparseopt.lab.report.section import Section
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.show.figures import COLORS, svg
-from sparseopt.lab.system.files import told_simply, write_bytes
+from sparseopt.lab.system.files import reporting_write_errors, write_bytes
 
 HERE = files("sparseopt.lab.report")
 SCRIPTS = ("data", "lines", "tooltip", "chart", "legend", "tables", "main")
@@ -63,7 +63,7 @@ def write_report(
         raise UserError("there is no run to report on; sparseopt train makes one")
     study = Study(runs)
     page = _render(study, left_out, title=title, lead=introduction or lead(study), sections=sections)
-    with told_simply(path):
+    with reporting_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, page.encode())
 

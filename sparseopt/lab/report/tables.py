@@ -22,7 +22,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Grid:
+class ReportTable:
     """A table with a header of each column and of each row, its first cell."""
 
     columns: list[str]
@@ -60,11 +60,11 @@ SPREAD = {"test accuracy (%)", "best epoch (%)", "train loss", "mean train loss"
 """The measures that are shown with their standard deviation over seeds."""
 
 
-def results(study: Study) -> Grid:
+def results(study: Study) -> ReportTable:
     """One row a group: mean and standard deviation over its finished seeds."""
     names = differing([group.settings for group in study.groups])
     columns = [*(_words(name) for name in names or ["configuration"]), "seeds", *(m.title for m in MEASURES)]
-    return Grid(columns, [_result(group, names) for group in study.groups])
+    return ReportTable(columns, [_result(group, names) for group in study.groups])
 
 
 def _result(group: Group, names: Sequence[str]) -> list[Cell]:
@@ -85,7 +85,7 @@ def average(measure: Measure, runs: Sequence[Run]) -> Cell:
     return Cell(shown, mean)
 
 
-def every_run(study: Study) -> Grid:
+def every_run(study: Study) -> ReportTable:
     """One row a run: how far it is, its latest numbers, and every setting or version in which the runs differ."""
     settings, machines = differing(study.settings), differing(study.environments)
     columns = ["run", "state", "epochs", *(measure.title for measure in MEASURES)]
@@ -93,7 +93,7 @@ def every_run(study: Study) -> Grid:
         [*_progress(study, run), *_latest(run), *_told(own, settings), *_told(machine, machines)]
         for run, own, machine in zip(study.runs, study.settings, study.environments, strict=True)
     ]
-    return Grid([*columns, *map(_words, [*settings, *machines])], rows)
+    return ReportTable([*columns, *map(_words, [*settings, *machines])], rows)
 
 
 def _progress(study: Study, run: Run) -> list[Cell]:
@@ -107,10 +107,10 @@ def _latest(run: Run) -> list[Cell]:
     return [Cell(measure.written(measure.of(run)), measure.of(run)) for measure in MEASURES]
 
 
-def compared(study: Study) -> Grid:
+def compared(study: Study) -> ReportTable:
     """The settings in which the runs differ, and how many runs have which value."""
     rows = [[Cell(_words(name)), Cell(_counts(study.settings, name))] for name in differing(study.settings)]
-    return Grid(["setting", "values (runs)"], rows)
+    return ReportTable(["setting", "values (runs)"], rows)
 
 
 def _counts(settings: Sequence[Settings], name: str) -> str:
@@ -118,14 +118,14 @@ def _counts(settings: Sequence[Settings], name: str) -> str:
     return ", ".join(f"{value} ({count})" for value, count in Counter(map(shown, values)).items())
 
 
-def shared(study: Study) -> Grid:
+def shared(study: Study) -> ReportTable:
     """All that the runs have in common: settings, then versions and machine."""
     rows = [
         [Cell(_words(name)), Cell(shown(value))]
         for told in (study.settings, study.environments)
         for name, value in _common(told).items()
     ]
-    return Grid(["setting", "value"], rows)
+    return ReportTable(["setting", "value"], rows)
 
 
 def _common(told: Sequence[Settings]) -> Settings:

@@ -19,7 +19,7 @@ def claim(difference: Comparison, *, better: Literal["higher", "lower"] = "highe
 
 
 @dataclass(frozen=True)
-class Tally:
+class ClaimCount:
     """One arm against its baseline, over all cells in which both have finished seeds."""
 
     arm: Arm
@@ -40,17 +40,17 @@ class Tally:
         return [cell for cell, each in self.differences.items() if claim(each, better=self.better) == wanted]
 
 
-def tally(outcomes: Outcomes, arm: Arm) -> Tally:
+def count_claims(outcomes: Outcomes, arm: Arm) -> ClaimCount:
     """Final test accuracy of an arm against its baseline."""
-    return Tally(arm, _differences(outcomes, arm, lambda cell: outcomes.difference(cell, accuracy)))
+    return ClaimCount(arm, _differences(outcomes, arm, lambda cell: outcomes.difference(cell, accuracy)))
 
 
-def loss_tally(outcomes: Outcomes, arm: Arm) -> Tally:
+def count_loss_claims(outcomes: Outcomes, arm: Arm) -> ClaimCount:
     """Mean training loss of an arm against its baseline, relative; lower is better."""
     differences = _differences(
         outcomes, arm, lambda cell: outcomes.relative_difference(cell, mean_train_loss)
     )
-    return Tally(arm, differences, better="lower")
+    return ClaimCount(arm, differences, better="lower")
 
 
 def _differences(

@@ -17,7 +17,7 @@ Kind = tuple[float, MethodName]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TimeEstimate:
     """The cells of a target, and the pace of each kind that has runs to go."""
 
     outcomes: Outcomes
@@ -36,14 +36,14 @@ def kind(cell: Cell) -> Kind:
     return cell.row.sparsity, cell.row.method
 
 
-def plan(outcomes: Outcomes, place: Place, pace: Callable[[Config, Place], Pace] = measure) -> Plan:
+def plan(outcomes: Outcomes, place: Place, pace: Callable[[Config, Place], Pace] = measure) -> TimeEstimate:
     """Measure what is needed to tell the hours."""
     first = {kind(cell): cell for cell in outcomes.cells.values() if cell.epochs_left}
     configs = {of: outcomes.grid.config(cell.row, cell.epochs, 0) for of, cell in first.items()}
-    return Plan(outcomes, {of: pace(config, place) for of, config in configs.items()})
+    return TimeEstimate(outcomes, {of: pace(config, place) for of, config in configs.items()})
 
 
-def runs_table(plan: Plan) -> Layout:
+def runs_table(plan: TimeEstimate) -> Layout:
     """Of every cell, how many runs are done, and of every row the time to go."""
     grid = plan.outcomes.grid
     rows = []
@@ -60,7 +60,7 @@ def _progress(cell: Cell) -> str:
     return f"{len(cell.runs)} of {cell.wanted} done{begun}"
 
 
-def pace_table(plan: Plan) -> Layout:
+def pace_table(plan: TimeEstimate) -> Layout:
     """What was measured."""
     rows = [
         (
@@ -77,7 +77,7 @@ def pace_table(plan: Plan) -> Layout:
     return Layout("Measured here", ("sparsity", "DST"), values, rows)
 
 
-def summary(plan: Plan, place: Place, workers: int) -> str:
+def summary(plan: TimeEstimate, place: Place, workers: int) -> str:
     """The hours in a sentence."""
     cells = plan.outcomes.cells.values()
     runs, done = sum(cell.wanted for cell in cells), sum(len(cell.runs) for cell in cells)

@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from sparseopt.lab.reproduce.claims import Tally, loss_tally, tally
+from sparseopt.lab.reproduce.claims import ClaimCount, count_claims, count_loss_claims
 from sparseopt.lab.reproduce.grid import NAMES, READINGS, Arm
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
 from sparseopt.lab.show.statistics import LEVEL, Comparison
@@ -21,7 +21,7 @@ def verdict(outcomes: Outcomes) -> list[str]:
 
 
 def _ordering(outcomes: Outcomes, arm: Arm) -> list[str]:
-    counts = tally(outcomes, arm)
+    counts = count_claims(outcomes, arm)
     cells = len(counts.differences)
     if not cells:
         return []
@@ -34,7 +34,7 @@ def _ordering(outcomes: Outcomes, arm: Arm) -> list[str]:
     return [sentence + _confidence(counts, better, worse) + _loss(outcomes, arm)]
 
 
-def _confidence(counts: Tally, better: list[Cell], worse: list[Cell]) -> str:
+def _confidence(counts: ClaimCount, better: list[Cell], worse: list[Cell]) -> str:
     cells = len(counts.differences)
     level = f"{LEVEL:.0%}"
     if all(len(each.differences) < 2 for each in counts.differences.values()):
@@ -54,7 +54,7 @@ def _confidence(counts: Tally, better: list[Cell], worse: list[Cell]) -> str:
 
 
 def _loss(outcomes: Outcomes, arm: Arm) -> str:
-    counts = loss_tally(outcomes, arm)
+    counts = count_loss_claims(outcomes, arm)
     better, worse = len(counts.claimed("improves")), len(counts.claimed("worsens"))
     return (
         f" Mean training loss over the run: lower in {counts.ahead} of {len(counts.differences)}, with an interval below 0 in "

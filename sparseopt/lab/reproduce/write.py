@@ -19,7 +19,7 @@ from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, di
 from sparseopt.lab.reproduce.verdict import verdict
 from sparseopt.lab.show.figures import save
 from sparseopt.lab.show.words import counted, duration
-from sparseopt.lab.system.files import told_simply, write_bytes, write_json
+from sparseopt.lab.system.files import reporting_write_errors, write_bytes, write_json
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def results(outcomes: Outcomes, level: float | None = None) -> Results:
 
 def write(made: Results, folder: Path) -> list[Path]:
     """Write all files; their names, the page last."""
-    with told_simply(folder):
+    with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     texts = {
         "results.md": _markdown(made),

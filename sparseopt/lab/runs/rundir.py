@@ -22,7 +22,7 @@ from typing import Any
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.checkpoint import Checkpoints
 from sparseopt.lab.runs.row import Row
-from sparseopt.lab.system.files import read_json, remove_temporary, told_simply, write_bytes
+from sparseopt.lab.system.files import read_json, remove_temporary, reporting_write_errors, write_bytes
 
 
 class InUse(UserError):
@@ -47,7 +47,7 @@ class RunDir:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only process that writes here; refuse if another one is. The system frees the lock of a dead one."""
-        with told_simply(self.path):
+        with reporting_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = self._lock_file.open("a+")
         with lock:
@@ -82,7 +82,7 @@ class RunDir:
         write_bytes(self.metrics_file, "".join(_line(row) for row in rows).encode())
 
     def append_metrics(self, row: Row) -> None:
-        with told_simply(self.metrics_file), self.metrics_file.open("a") as file:
+        with reporting_write_errors(self.metrics_file), self.metrics_file.open("a") as file:
             file.write(_line(row))
 
     def metrics(self) -> list[Row]:

@@ -8,7 +8,7 @@ The work is an Optuna study, a run is a trial of it:
     trials                  who works on which trial: claimed, alive, given back, complete once
     worker, pulse           a process that trains trials, and its sign of life
     crew, watch, conduct    the process that a person started: it starts workers, and notices which have died
-    tally, display, results what the person sees
+    progress, display, results what the person sees
 """
 
 from collections.abc import Sequence

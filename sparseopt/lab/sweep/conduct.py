@@ -13,17 +13,17 @@ from sparseopt.lab.sweep.crew import Crew
 from sparseopt.lab.sweep.display import display
 from sparseopt.lab.sweep.job import DEAD_AFTER, Job
 from sparseopt.lab.sweep.plan import RUN
-from sparseopt.lab.sweep.tally import Tally
+from sparseopt.lab.sweep.progress import SweepProgress
 from sparseopt.lab.sweep.trials import Trials
 from sparseopt.lab.sweep.watch import Watch
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepOutcome:
     """What has become of a sweep."""
 
     trials: list[FrozenTrial]
@@ -31,30 +31,30 @@ class Outcome:
     """Runs that could not be trained here, and why; they wait in the study."""
 
 
-def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_AFTER) -> Outcome:
+def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_AFTER) -> SweepOutcome:
     """Work on the study until all trials of the plan have ended, or somebody asks to stop."""
     job.database.require()
     trials = _opened(job)
-    conductor = _Conductor(job, trials, Watch(dead_after, job.seat, job.in_use))
+    conductor = _Conductor(job, trials, Watch(dead_after, job.machine, job.in_use))
     crew = Crew(job, workers, conductor.left)
     stop = job.database.patience.stop
     try:
-        with stop.listening(), display(console, conductor.look()) as shown:
+        with stop.listening(), display(console, conductor.poll()) as shown:
             with crew.working():
                 while crew.at_work and not stop.made:
-                    shown.show(conductor.look())
-                    crew.tend(LOOK_SECONDS)
+                    shown.show(conductor.poll())
+                    crew.tend(POLL_SECONDS)
             if not stop.made:
-                shown.show(conductor.look())
+                shown.show(conductor.poll())
     finally:
         job.database.close()
     if stop.made:
-        tally = conductor.tally
+        progress = conductor.progress
         raise UserError(
-            f"interrupted, {tally.done} of {tally.all} runs done; the same command goes on from there",
+            f"interrupted, {progress.done} of {progress.all} runs done; the same command goes on from there",
             INTERRUPTED,
         )
-    return Outcome(conductor.seen, crew.refused)
+    return SweepOutcome(conductor.seen, crew.refused)
 
 
 def _opened(job: Job) -> Trials:
@@ -75,27 +75,27 @@ class _Conductor:
         """The trials at the last look."""
 
     @property
-    def tally(self) -> Tally:
-        return Tally.of(self.seen, [self._job.plan.epochs(trial) for trial in self.seen])
+    def progress(self) -> SweepProgress:
+        return SweepProgress.of(self.seen, [self._job.plan.epochs(trial) for trial in self.seen])
 
-    def look(self) -> Tally:
+    def poll(self) -> SweepProgress:
         """How far everything is; what workers anywhere have left when they died is given back."""
         outages = self._patience.outages
         self.seen = self._patience(self._trials.all)
-        for trial in self._watch.look(self.seen, outage=self._patience.outages > outages):
-            self._bury(trial)
-        return self.tally
+        for trial in self._watch.poll(self.seen, outage=self._patience.outages > outages):
+            self._release_dead(trial)
+        return self.progress
 
     def left(self, worker: str, died: bool) -> bool:
         """One of our own workers is gone: nobody needs to wait for its heartbeat."""
         held = self._patience(lambda: self._trials.held_by(worker))
         for trial in held:
             if died:
-                self._bury(trial)
+                self._release_dead(trial)
             else:
                 self._patience(lambda trial_id=trial._trial_id: self._trials.give_back(trial_id, worker))
         return bool(held)
 
-    def _bury(self, trial: FrozenTrial) -> None:
-        if self._patience(lambda: self._trials.bury(trial)):
+    def _release_dead(self, trial: FrozenTrial) -> None:
+        if self._patience(lambda: self._trials.release_dead(trial)):
             log.warning("the worker of %s died; another one goes on with it", trial.user_attrs.get(RUN))

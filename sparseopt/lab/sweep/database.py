@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.patience import PATIENCE, Patience, reason
-from sparseopt.lab.system.files import told_simply
+from sparseopt.lab.system.files import reporting_write_errors
 
 POSTGRES = ("postgres", "postgresql", "postgresql+psycopg")
 LOCK = 0x7370617273656F70  # any number that nobody else uses
@@ -108,7 +108,7 @@ class Database:
     def _file_locked(self) -> Iterator[None]:
         path = Path(f"{self.url.database}.lock")
         self._make_folder()
-        with told_simply(path):
+        with reporting_write_errors(path):
             lock = path.open("a")
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -118,7 +118,7 @@ class Database:
         """A study in a file may be the first thing in its folder."""
         if self.url.get_backend_name() == "sqlite":
             folder = Path(str(self.url.database)).parent
-            with told_simply(folder):
+            with reporting_write_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
 
     @cached_property

@@ -9,45 +9,48 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from sparseopt.lab.sweep.tally import Speed, Tally
+from sparseopt.lab.sweep.progress import Speed, SweepProgress
 from sparseopt.lab.training.progress import LINE_SECONDS
 
 
 class Lines:
     """A line whenever a trial has ended, and every half minute."""
 
-    def __init__(self, console: Console, first: Tally) -> None:
+    def __init__(self, console: Console, first: SweepProgress) -> None:
         self._console, self._speed = console, Speed(first)
-        self._shown: Tally | None = None
+        self._shown: SweepProgress | None = None
         self._shown_at = 0.0
 
-    def show(self, tally: Tally) -> None:
-        ended = self._shown is None or (tally.done, tally.failed) != (self._shown.done, self._shown.failed)
+    def show(self, progress: SweepProgress) -> None:
+        ended = self._shown is None or (progress.done, progress.failed) != (
+            self._shown.done,
+            self._shown.failed,
+        )
         if ended or time.monotonic() - self._shown_at >= LINE_SECONDS:
-            self._shown, self._shown_at = tally, time.monotonic()
-            left = self._speed.left(tally)
-            self._console.print(f"{tally}{left and f', {left}'}", highlight=False, soft_wrap=True)
+            self._shown, self._shown_at = progress, time.monotonic()
+            left = self._speed.left(progress)
+            self._console.print(f"{progress}{left and f', {left}'}", highlight=False, soft_wrap=True)
 
 
 class Bar:
     """A bar of epochs, with the trials beside it."""
 
-    def __init__(self, progress: Progress, first: Tally) -> None:
+    def __init__(self, progress: Progress, first: SweepProgress) -> None:
         self._progress, self._speed = progress, Speed(first)
         self._task = progress.add_task("", total=first.all_epochs, left="")
 
-    def show(self, tally: Tally) -> None:
+    def show(self, progress: SweepProgress) -> None:
         self._progress.update(
             self._task,
-            completed=tally.epochs,
-            total=tally.all_epochs,
-            description=str(tally),
-            left=self._speed.left(tally),
+            completed=progress.epochs,
+            total=progress.all_epochs,
+            description=str(progress),
+            left=self._speed.left(progress),
         )
 
 
 @contextmanager
-def display(console: Console, first: Tally) -> Iterator[Lines | Bar]:
+def display(console: Console, first: SweepProgress) -> Iterator[Lines | Bar]:
     """The right display for where the output goes."""
     if not console.is_terminal:
         yield Lines(console, first)

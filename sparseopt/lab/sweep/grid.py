@@ -11,16 +11,16 @@ from sparseopt.lab.sweep.values import setting_named, spelled, value_of
 
 OPTION = "--grid"
 
-Grid = dict[str, tuple[Any, ...]]
+GridValues = dict[str, tuple[Any, ...]]
 
 
-def read_grid(options: Sequence[str]) -> Grid:
+def read_grid(options: Sequence[str]) -> GridValues:
     """The values of each setting, as the options spell them.
 
     >>> read_grid(["sparsity=0.9,0.95", "ham=no,yes"])
     {'sparsity': (0.9, 0.95), 'ham': (False, True)}
     """
-    grid: Grid = {}
+    grid: GridValues = {}
     for option in options:
         key, equals, text = option.partition("=")
         if not equals:
@@ -32,7 +32,7 @@ def read_grid(options: Sequence[str]) -> Grid:
     return grid
 
 
-def points(base: Config, grid: Grid) -> list[Config]:
+def points(base: Config, grid: GridValues) -> list[Config]:
     """The configuration of every combination, the last setting changing fastest.
 
     Combinations that train the same (a dense network at two sparsities) are one point.

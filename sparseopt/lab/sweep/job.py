@@ -34,10 +34,10 @@ class Job:
         return RunDir(self.run_dir(run)).running()
 
     @property
-    def seat(self) -> str:
-        """This machine, since it was started, and this folder: for whoever has the same seat, the locks of runs tell who lives.
+    def machine(self) -> str:
+        """This machine, since it was booted, and this folder: for who shares both, locks of runs tell which worker lives.
 
-        A machine is known by its kernel, which containers on it share.
+        A machine is known by its kernel, which its containers share.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         folder = self.folder.stat()

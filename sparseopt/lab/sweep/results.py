@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from sparseopt.lab.show.words import duration
-from sparseopt.lab.sweep.conduct import Outcome
+from sparseopt.lab.sweep.conduct import SweepOutcome
 from sparseopt.lab.sweep.plan import RUN, Plan
 from sparseopt.lab.sweep.trials import REASON, SECONDS
 from sparseopt.lab.sweep.values import spelled
@@ -37,11 +37,11 @@ def best_first(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     )
 
 
-def failed(outcome: Outcome) -> list[FrozenTrial]:
+def failed(outcome: SweepOutcome) -> list[FrozenTrial]:
     return [trial for trial in outcome.trials if trial.state == TrialState.FAIL]
 
 
-def report_failures(outcome: Outcome) -> None:
+def report_failures(outcome: SweepOutcome) -> None:
     """Log every run that failed, with its reason."""
     for trial in failed(outcome):
         run = trial.user_attrs.get(RUN, f"trial {trial.number}")

@@ -22,7 +22,7 @@ from sparseopt.lab.sweep.definition import Definition
 from sparseopt.lab.sweep.plan import RUN, Plan
 
 DEFINITION = "sparseopt sweep"
-WORKER, BEAT, SEAT, DEATHS, REASON, SECONDS = "worker", "beat", "seat", "deaths", "reason", "seconds"
+WORKER, BEAT, MACHINE, DEATHS, REASON, SECONDS = "worker", "beat", "machine", "deaths", "reason", "seconds"
 MOST_DEATHS = 5
 
 WAITING, RUNNING, COMPLETE, FAIL = (
@@ -74,7 +74,7 @@ class Trials:
         """The plan's trials as they are now."""
         return self.plan.mine(self.study.get_trials(deepcopy=False))
 
-    def claim(self, worker: str, seat: str, refused: Iterable[int] = ()) -> Claim | None:
+    def claim(self, worker: str, machine: str, refused: Iterable[int] = ()) -> Claim | None:
         """Become the one who works on the first trial that waits; None if there is none but `refused` ones."""
         refused = set(refused)
         with self.database.exclusive():
@@ -82,7 +82,7 @@ class Trials:
                 waiting = trial.state == WAITING and trial._trial_id not in refused
                 # A worker asks when it has no trial: one that bears its name is the answer that got lost.
                 lost_answer = trial.state == RUNNING and trial.user_attrs.get(WORKER) == worker
-                if (waiting or lost_answer) and (claim := self._hand(trial, worker, seat)):
+                if (waiting or lost_answer) and (claim := self._hand(trial, worker, machine)):
                     return claim
         return None
 
@@ -122,8 +122,8 @@ class Trials:
             each for each in self.all() if each.state == RUNNING and each.user_attrs.get(WORKER) == worker
         ]
 
-    def bury(self, dead: FrozenTrial) -> bool:
-        """Give back the trial of a worker that is dead, unless it has moved since we looked; did that happen?
+    def release_dead(self, dead: FrozenTrial) -> bool:
+        """Release the trial of a dead worker, unless its heartbeat has moved since `dead` was read; was it released?
 
         A run at which worker after worker dies, without another epoch, is given up.
         """
@@ -141,9 +141,9 @@ class Trials:
                 self.storage.set_trial_state_values(trial._trial_id, WAITING)
             return True
 
-    def _hand(self, trial: FrozenTrial, worker: str, seat: str) -> Claim | None:
+    def _hand(self, trial: FrozenTrial, worker: str, machine: str) -> Claim | None:
         """Make the trial the worker's; None if what was chosen for it cannot be trained."""
-        for key, value in {WORKER: worker, SEAT: seat, BEAT: 0}.items():
+        for key, value in {WORKER: worker, MACHINE: machine, BEAT: 0}.items():
             self.storage.set_trial_user_attr(trial._trial_id, key, value)
         self.storage.set_trial_state_values(trial._trial_id, RUNNING)
         try:

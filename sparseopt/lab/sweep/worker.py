@@ -76,8 +76,8 @@ class Worker:
         return states & {WAITING, RUNNING}
 
     def _claim(self) -> Claim | None:
-        first = self.trials.claim(self.name, self.job.seat, self.refused | self.occupied)
-        return first or self.trials.claim(self.name, self.job.seat, self.refused)
+        first = self.trials.claim(self.name, self.job.machine, self.refused | self.occupied)
+        return first or self.trials.claim(self.name, self.job.machine, self.refused)
 
     def _take_up(self, claim: Claim) -> None:
         """Train, and tell the study what came of it; whatever happens, the trial does not stay behind."""

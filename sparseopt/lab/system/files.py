@@ -18,7 +18,7 @@ TEMPORARY = ".tmp"
 def write_bytes(path: Path, contents: bytes) -> None:
     """Replace a file, or make it, in one step."""
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
-    with told_simply(path):
+    with reporting_write_errors(path):
         try:
             temporary.write_bytes(contents)
             _sync(temporary)
@@ -34,8 +34,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def told_simply(path: Path) -> Iterator[None]:
-    """A disk that is full or read-only is the user's to free: one line that says so."""
+def reporting_write_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of a write (disk full, read-only) into a UserError of one line that names the path."""
     try:
         yield
     except OSError as error:

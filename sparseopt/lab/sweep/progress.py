@@ -11,7 +11,7 @@ from sparseopt.lab.show.words import duration
 
 
 @dataclass(frozen=True)
-class Tally:
+class SweepProgress:
     """The state of a sweep at one moment, over all machines."""
 
     done: int
@@ -23,7 +23,7 @@ class Tally:
     all_epochs: int
 
     @classmethod
-    def of(cls, trials: Sequence[FrozenTrial], epochs: Sequence[int]) -> "Tally":
+    def of(cls, trials: Sequence[FrozenTrial], epochs: Sequence[int]) -> "SweepProgress":
         """Count trials, whose runs are to have so many epochs each."""
         states = Counter(trial.state for trial in trials)
         trained = [
@@ -51,10 +51,10 @@ class Tally:
 class Speed:
     """Epochs a second since somebody began to look, by all workers together."""
 
-    def __init__(self, first: Tally) -> None:
+    def __init__(self, first: SweepProgress) -> None:
         self._first, self._since = first, time.monotonic()
 
-    def left(self, now: Tally) -> str:
+    def left(self, now: SweepProgress) -> str:
         """The time that the rest takes at this speed; empty if nothing is left, or nothing trained yet."""
         trained = now.epochs - self._first.epochs
         if trained <= 0 or now.epochs == now.all_epochs:

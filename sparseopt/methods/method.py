@@ -1,7 +1,8 @@
 """How connections move: drop the active weights of lowest score, grow as many of highest score elsewhere.
 
 A dynamic-sparse-training method is a schedule and two scores. The usual drop score is the weight's magnitude; the grow score is
-what distinguishes the methods. `next_mask` turns the scores into the next mask; it is pure, and exact in its counts.
+what distinguishes the methods. `next_mask` turns the scores into the next mask; it is pure, and exact in its counts. A method
+under which layers gain or lose weights says so in `counts`.
 """
 
 import math
@@ -12,18 +13,22 @@ import torch
 from torch import Tensor
 
 from sparseopt.methods.schedule import UpdateSchedule
+from sparseopt.methods.view import Count, LayerView, Memory, Views
 from sparseopt.topology.selection import take_highest, take_lowest
 
 
 @dataclass(frozen=True)
 class Method(UpdateSchedule):
-    """Base of all methods that move connections. A new one overrides `grow_score` or `drop_score` and nothing else.
+    """Base of all methods that move connections. A new one overrides `grow_score` or `drop_score`, and seldom more.
 
     `uses_gradient` says whether a score reads the dense gradient; where it is False, the scores are given None and the
-    backward pass need not deliver it.
+    backward pass need not deliver it. `moves_weights` says that weights move at the step of an update, too, and before the
+    connections do. `changes_counts` says that the number of active weights of a layer may change.
     """
 
     uses_gradient: ClassVar[bool] = True
+    moves_weights: ClassVar[bool] = False
+    changes_counts: ClassVar[bool] = False
 
     def drop_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Active weights with the lowest score are dropped: by default those of smallest magnitude."""
@@ -41,6 +46,24 @@ class Method(UpdateSchedule):
         """Do the scores read the gradient after the skew correction, instead of the one that backward computed?"""
         return False
 
+    def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
+        """How many weights each layer keeps and has after the update at this step: by default, as many as before."""
+        return {name: self._moved(view.active(), self.drop_fraction_at(step)) for name, view in views.items()}
+
+    def choose(self, view: LayerView, count: Count) -> Tensor:
+        """The next mask of a layer: the weights kept, by drop score, and those grown, by grow score.
+
+        Growth chooses among all weights that are inactive after the drop, so a weight that was just dropped may return.
+        Ties go to the lowest flat index.
+        """
+        weight, grad, draw = view.weight, view.grad if self.uses_gradient else None, view.generator
+        kept, dropped = view.mask, view.active() - count.keep
+        if dropped:
+            kept = kept & ~take_lowest(self.drop_score(weight, grad, draw), kept, dropped)
+        if count.active == count.keep:
+            return kept.clone()
+        return kept | take_highest(self.grow_score(weight, grad, draw), ~kept, count.active - count.keep)
+
     @torch.no_grad()
     def next_mask(
         self,
@@ -50,19 +73,14 @@ class Method(UpdateSchedule):
         fraction: float,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The mask after dropping floor(fraction * active) weights and growing as many.
-
-        Growth chooses among all weights that are inactive after the drop, so a weight that was just dropped may return.
-        Ties go to the lowest flat index. Nothing is changed in place.
-        """
+        """The mask after dropping floor(fraction * active) weights and growing as many. Nothing is changed in place."""
         if self.uses_gradient and grad is None:
             raise ValueError(
                 f"{type(self).__name__} reads the dense gradient: next_mask needs grad, got None"
             )
-        active = int(mask.sum())
-        count = math.floor(fraction * active)
-        if count == 0 or active == mask.numel():
-            return mask.clone()
-        seen = grad if self.uses_gradient else None
-        kept = mask & ~take_lowest(self.drop_score(weight, seen, generator), mask, count)
-        return kept | take_highest(self.grow_score(weight, seen, generator), ~kept, count)
+        view = LayerView(mask, weight, grad, generator)
+        active = view.active()
+        return mask.clone() if active == mask.numel() else self.choose(view, self._moved(active, fraction))
+
+    def _moved(self, active: int, fraction: float) -> Count:
+        return Count(active - math.floor(fraction * active), active)

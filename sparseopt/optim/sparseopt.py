@@ -5,8 +5,9 @@ lets the base optimizer move the weights. A step at which the method is due move
 
     loss.backward()            the dense gradient, averaged over the ranks
     optimizer.step()
-      due?  yes  ->            method.next_mask for every layer; optimizer state of dropped and grown weights := 0,
-                               grown weights := 0, factors computed anew; no weight moves
+      due?  yes  ->            the method's next mask of every layer; optimizer state of dropped and grown weights := 0,
+                               grown weights := 0, factors computed anew; no weight moves, except under methods of which
+                               `moves_weights` says that an ordinary step comes first
             no   ->            mask, correct, clip; base optimizer step; inactive weights and their state stay exactly 0
                                (elementwise optimizers see the active weights alone: `packed_step`)
 
@@ -29,10 +30,12 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
-from sparseopt.methods import Method
+from sparseopt.methods import Method, WeightMethod
+from sparseopt.methods.view import Memory
 from sparseopt.optim.agreement import check_agreement
+from sparseopt.optim.asleep import Asleep, trains_inactive
 from sparseopt.optim.configuration import configuration, warn_of_changes
-from sparseopt.optim.connections import next_masks
+from sparseopt.optim.connections import learning_rates, next_masks, view_of
 from sparseopt.optim.correction import (
     Correction,
     average_density,
@@ -53,7 +56,7 @@ from sparseopt.optim.packed_step import PackedLayer, pack_state, pays, standing_
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology
 from sparseopt.topology.active import hold_to_mask_
-from sparseopt.topology.sharding import local, part_like
+from sparseopt.topology.sharding import local, part_like, whole
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +82,13 @@ class SparseOpt(OptimizerWrapper):
         steps: optimizer steps so far, updates of the topology included.
         factors: the correction in force, {name: one factor a neuron}; empty for "none".
         grad_norm: the norm before clipping at the last ordinary step, a tensor; None unless `max_grad_norm` is set.
+        memory: what the method remembers from step to step.
     """
 
     outermost = True
     _saved = (
         *("base", "topology", "method", "correction", "correct_decay", "max_grad_norm", "clip"),
-        *("steps", "grad_norm", "_waiting", "_warned"),
+        *("steps", "grad_norm", "memory", "_asleep", "_waiting", "_warned"),
     )
 
     def __init__(
@@ -132,12 +136,20 @@ class SparseOpt(OptimizerWrapper):
         self.clip = clip
         self.steps = 0
         self.grad_norm: Tensor | None = None
+        self._seen: dict[str, Tensor] | None = None  # at an update, the gradients before they are masked
+        self.memory = Memory()
+        self._asleep = Asleep()
         self._waiting = False  # an update was due, but the gradients were not finite
         self._warned = False
         self._settle()
+        if method.due(0):  # the method has a start of its own
+            self._asleep.woken = True
+            self._move_connections({})
+            self._fall_asleep()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._seen = None
         self.topology.claim(self)
         self._settle()
 
@@ -151,15 +163,25 @@ class SparseOpt(OptimizerWrapper):
         if self._version != self.topology.version or self._has_moved():
             self._settle()
         self.steps += 1
-        loss = None
         due = self.method.due(self.steps) or self._waits_for(self.steps)
-        if due and closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        if not due or not self._move_connections():
+        if due and not self.method.moves_weights:
+            loss = self._move_connections_or_weights(closure)
+        else:
+            self._seen = {} if due else None
             loss = self._move_weights(closure)
+            if due:
+                self._move_connections(self._seen or self._gradients())
+            self._seen = None
+            self._fall_asleep()
         self.topology.dense_grad_needed = self._dense_grad_needed()
         return loss
+
+    def _move_connections_or_weights(self, closure: Callable[[], float] | None) -> float | None:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        return loss if self._move_connections(self._gradients()) else self._move_weights(closure)
 
     def _move_weights(self, closure: Callable[[], float] | None) -> float | None:
         if self._packed and not is_watched(self.base):
@@ -192,6 +214,7 @@ class SparseOpt(OptimizerWrapper):
         """The user's closure, with the gradients prepared each time it has computed them."""
 
         def prepared() -> float:
+            self._fall_asleep()
             loss = closure()
             self._prepare()
             return loss
@@ -199,12 +222,40 @@ class SparseOpt(OptimizerWrapper):
         return prepared
 
     def _prepare(self) -> None:
+        if self._seen is not None and self.method.uses_gradient:
+            self._seen = {name: grad.clone() for name, grad in self._gradients().items()}
+        if trains_inactive(self.method):
+            self._asleep.wake(self.topology)
+        if isinstance(self.method, WeightMethod):
+            self._adjust(self.method)
         self.grad_norm = PREPARE[self.clip](self._sparse, self._all_parameters(), self.max_grad_norm)
         self._correct_decay(self._sparse)
 
     def _correct_decay(self, sparse: Iterable[ActiveGradient]) -> None:
         if self.correct_decay:
             correct_decay(self.base, (decayed for each in sparse if (decayed := each.decayed) is not None))
+
+    @torch.no_grad()
+    def _adjust(self, method: WeightMethod) -> None:
+        """Let the method put its own terms into the gradients."""
+        if type(method).adjust is WeightMethod.adjust:
+            return
+        gradients = self._gradients()
+        rates = learning_rates(self.base, (self.topology.parameters[name] for name in gradients))
+        for (name, grad), lr in zip(gradients.items(), rates, strict=True):
+            view = view_of(self.topology, name, self.steps, whole(grad), self.memory, lr)
+            changed = method.adjust(view, self.steps)
+            if changed is not None:
+                local(grad).copy_(part_like(changed, self.topology.parameters[name]))
+
+    def _gradients(self) -> dict[str, Tensor]:
+        """Of the sparse layers; those that are frozen, or that the loss does not reach, have none."""
+        parameters = self.topology.parameters.items()
+        return {name: parameter.grad for name, parameter in parameters if parameter.grad is not None}
+
+    def _fall_asleep(self) -> None:
+        if isinstance(self.method, WeightMethod):
+            self._asleep.sleep(self.topology, self.method.keeps_inactive)
 
     @torch.no_grad()
     def _hold_to_masks(self, sparse: Iterable[SparseParameter]) -> None:
@@ -215,20 +266,22 @@ class SparseOpt(OptimizerWrapper):
                     hold_to_mask_(tensor, each.mask)
 
     @torch.no_grad()
-    def _move_connections(self) -> bool:
+    def _move_connections(self, gradients: Mapping[str, Tensor]) -> bool:
         """Update the topology. False if it has to wait because a gradient that would decide is not finite."""
         topology = self.topology
-        grads = [parameter.grad for parameter in topology.parameters.values() if parameter.grad is not None]
-        self._waiting = self.method.uses_gradient and not all_finite(grads)
+        self._waiting = self.method.uses_gradient and not all_finite(list(gradients.values()))
         if self._waiting:
             self._warn_once()
             return False
-        new = next_masks(topology, self.method, self.steps, self.factors)
+        new, counts = next_masks(topology, self.method, self.steps, self.factors, gradients, self.memory)
         check_agreement(new, self.steps)
         old = {name: local(topology.masks[name]) for name in new}
-        topology.replace(new)
-        for name, before in old.items():
-            stays = before & local(topology.masks[name])
+        topology.replace(new, counts)
+        if isinstance(self.method, WeightMethod) and self.method.trains_inactive:
+            stay = self._asleep.choose(topology, self.method, self.steps, self.memory)
+        else:
+            stay = {name: before & local(topology.masks[name]) for name, before in old.items()}
+        for name, stays in stay.items():
             for tensor in self._entries_of(topology.parameters[name]):
                 tensor.masked_fill_(~stays, 0)
         self._settle()
@@ -246,7 +299,7 @@ class SparseOpt(OptimizerWrapper):
         self._sparse = [
             SparseParameter(
                 parameter,
-                local(topology.masks[name]).view(torch.uint8),
+                self._learning(name).view(torch.uint8),
                 part_like(topology.layers[name].broadcast(early[name]), parameter) if name in early else None,
                 late.get(name),
             )
@@ -257,9 +310,13 @@ class SparseOpt(OptimizerWrapper):
         self._version = topology.version
         topology.dense_grad_needed = self._dense_grad_needed()
 
+    def _learning(self, name: str) -> Tensor:
+        """Mask of the weights that learn, on this rank: the active ones, unless the method trains others as well."""
+        return self._asleep.awake.get(name, local(self.topology.masks[name]))
+
     def _packed_layers(self) -> dict[Tensor, PackedLayer]:
         """The layers of which an ordinary step need see the active weights alone. The paper's norm is of dense gradients."""
-        if self.clip == "paper" or not is_elementwise(self.base):
+        if self.clip == "paper" or isinstance(self.method, WeightMethod) or not is_elementwise(self.base):
             return {}
         return {
             each.parameter: PackedLayer(each.parameter, self.topology.active_entries(name), each.early)
@@ -308,6 +365,8 @@ class SparseOpt(OptimizerWrapper):
         return {
             "topology": self.topology.state_dict(),
             "steps": self.steps,
+            "memory": {"numbers": dict(self.memory.numbers), "layers": self.memory.layers},
+            "asleep": self._asleep.state_dict(self.topology),
             "waiting": self._waiting,
             "configuration": self._configuration(),
         }
@@ -319,8 +378,18 @@ class SparseOpt(OptimizerWrapper):
         self.topology.load_state_dict(state["topology"])
         self.steps = state["steps"]
         self._waiting = state["waiting"]
+        self._load_memory(state.get("memory", {}))
+        self._asleep.load_state_dict(state.get("asleep", {}), self.topology)
         self._settle()
         pack_state(self._packed.values(), self.state)
+
+    def _load_memory(self, state: StateDict) -> None:
+        parameters = self.topology.parameters
+        layers = {
+            name: {key: tensor.to(parameters[name].device) for key, tensor in tensors.items()}
+            for name, tensors in state.get("layers", {}).items()
+        }
+        self.memory = Memory(dict(state.get("numbers", {})), layers)
 
     def _own_state(self) -> StateDict:
         return {KEY: self.sparse_state_dict()}

@@ -39,6 +39,7 @@ class Topology:
         self.seed = int(seed)  # also where it is numpy's, which a checkpoint could not hold
         self.init = init
         self.version = 0
+        self.counts_moved = False  # has a method ever changed the number of active weights of a layer?
         self.dense_grad_needed = False
         self.active_grads: set[Tensor] = set()  # parameters whose gradient may come as an `ActiveTensor`
         self.copies: Copies = TorchCopies()  # `accelerate` puts faster ones here
@@ -97,17 +98,23 @@ class Topology:
         for name in self.masks if names is None else names:
             local(self.parameters[name].detach()).masked_fill_(~local(self.masks[name]), 0)
 
-    def replace(self, masks: Mapping[str, Tensor]) -> None:
-        """Put new masks, given whole, in force. Each must have exactly as many active weights as the one it replaces."""
+    def replace(self, masks: Mapping[str, Tensor], counts: Mapping[str, int] | None = None) -> None:
+        """Put new masks, given whole, in force.
+
+        Each must have exactly as many active weights as `counts` says; without that, as many as the one it replaces.
+        """
         if not masks:
             return
-        counts = torch.stack([mask.sum() for mask in masks.values()]).tolist()
-        for name, count in zip(masks, counts, strict=True):
-            if count != self._active[name]:
+        wanted = {name: self._active[name] if counts is None else counts[name] for name in masks}
+        found = torch.stack([mask.sum() for mask in masks.values()]).tolist()
+        for name, count in zip(masks, found, strict=True):
+            if count != wanted[name]:
                 raise ValueError(
-                    f"the new mask of {name!r} has {count} active weights, the old one {self._active[name]}: "
-                    "a method must grow as many weights as it drops"
+                    f"the new mask of {name!r} has {count} active weights, not {wanted[name]}, and had "
+                    f"{self._active[name]}: a method must grow as many weights as it drops, or ask for other counts"
                 )
+        self.counts_moved |= any(self._active[name] != count for name, count in wanted.items())
+        self._active.update(wanted)
         for name, mask in masks.items():
             self.masks[name] = shard_like(mask, self.parameters[name])
             self._ever[name] |= pack(local(self.masks[name]))
@@ -131,7 +138,8 @@ class Topology:
             }
             for name, layer in self.layers.items()
         }
-        return {"format": FORMAT, "seed": self.seed, "init": self.init, "layers": layers}
+        about = {"seed": self.seed, "init": self.init, "counts_moved": self.counts_moved}
+        return {"format": FORMAT, **about, "layers": layers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over masks, ITOP union and seed. A state of another topology is refused and changes nothing.
@@ -146,7 +154,9 @@ class Topology:
             saved, parameter = state["layers"][name], self.parameters[name]
             self.masks[name] = shard_like(unpack(saved["mask"], layer.shape), parameter)
             self._ever[name] = pack(local(shard_like(unpack(saved["ever"], layer.shape), parameter)))
+            self._active[name] = int(unpack(saved["mask"], layer.shape).sum())
         self.seed, self.init = state["seed"], state["init"]
+        self.counts_moved = state.get("counts_moved", False)
         self.version += 1
         self.apply(name for name in before if not torch.equal(local(before[name]), local(self.masks[name])))
 
@@ -172,7 +182,7 @@ class Topology:
                     f"{layer.shape} here"
                 )
             count = int(unpack(saved[name]["mask"], layer.shape).sum())
-            if count != self._active[name]:
+            if count != self._active[name] and not (self.counts_moved or state.get("counts_moved")):
                 raise ValueError(
                     f"state of another topology: {name!r} has {count} active weights in the state, "
                     f"{self._active[name]} here; sparsify the model as it was when the state was saved"

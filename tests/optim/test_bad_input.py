@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import sparseopt as so
+from sparseopt.methods.view import Count, LayerView
 
 Network = tuple[nn.Sequential, so.Topology]
 Build = Callable[..., Network]
@@ -93,8 +94,8 @@ def test_a_sparse_initialisation_with_a_correction_warns(build: Build) -> None:
 
 def test_a_method_that_changes_the_counts_is_refused_and_changes_nothing(build: Build) -> None:
     class Greedy(so.SET):
-        def next_mask(self, mask: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            return torch.ones_like(mask)
+        def choose(self, view: LayerView, count: Count) -> Tensor:
+            return torch.ones_like(view.mask)
 
     model, topology = build()
     optimizer = so.SparseOpt(sgd(model), topology, Greedy(total_steps=10, every=1))

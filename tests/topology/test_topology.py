@@ -36,7 +36,7 @@ def test_itop_counts_what_was_ever_active() -> None:
 
 def test_replace_holds_the_counts() -> None:
     topology = hand_made()
-    with pytest.raises(ValueError, match="has 12 active weights, the old one 5"):
+    with pytest.raises(ValueError, match="has 12 active weights, not 5, and had 5"):
         topology.replace({"weight": torch.ones(3, 4).bool()})
     assert topology.active() == int(topology.masks["weight"].sum()) == 5
 

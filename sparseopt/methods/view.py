@@ -1,0 +1,51 @@
+"""What a method is shown of a network, what it answers, and what it may remember from step to step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparseopt.topology.layers import Layer
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """One layer at one step, whole also where it is sharded. None of its tensors may be changed in place.
+
+    `memory` holds what the method has remembered of this layer: tensors of its shape, to read and to replace. It is saved
+    with the optimizer's state.
+    """
+
+    mask: Tensor
+    weight: Tensor
+    grad: Tensor | None = None
+    generator: torch.Generator | None = None
+    layer: Layer | None = None
+    memory: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    lr: float = 0.0
+
+    def active(self) -> int:
+        return int(self.mask.sum())
+
+
+class Count(NamedTuple):
+    """How many active weights of a layer stay, and how many it has after the update: the difference is grown."""
+
+    keep: int
+    active: int
+
+
+Views = Mapping[str, LayerView]
+
+
+@dataclass
+class Memory:
+    """What a method remembers: numbers of its own, and tensors by layer. Saved with the optimizer's state."""
+
+    numbers: dict[str, float] = field(default_factory=dict[str, float])
+    layers: dict[str, dict[str, Tensor]] = field(default_factory=dict[str, dict[str, Tensor]])
+
+    def of(self, name: str) -> dict[str, Tensor]:
+        return self.layers.setdefault(name, {})

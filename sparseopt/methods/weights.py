@@ -1,0 +1,39 @@
+"""Methods that also have a say in how weights move: extra terms of the gradient, and weights that learn while inactive.
+
+Most methods decide at times who is connected, and leave the weights to the optimizer. Some are part of every step. What they
+need beyond `Method` is here: `adjust`, asked before every move of the weights; and, where weights that the forward pass does
+not see go on learning, `awake`, the set of all that learn. Between steps the values of such weights lie aside, with the
+optimizer; the model's own tensors are exactly zero outside the masks, as under every other method.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from sparseopt.methods.method import Method
+from sparseopt.methods.view import LayerView
+
+
+@dataclass(frozen=True)
+class WeightMethod(Method):
+    """Base of the methods that are part of every step.
+
+    `trains_inactive` says that weights outside the mask learn: the gradient is dense at every step, and optimizer state is kept
+    wherever `awake` says. `keeps_inactive` says that their values are remembered; otherwise they start each step at 0.
+    """
+
+    moves_weights: ClassVar[bool] = True
+    trains_inactive: ClassVar[bool] = False
+    keeps_inactive: ClassVar[bool] = True
+
+    def needs_dense_grad(self, step: int) -> bool:
+        return self.trains_inactive or super().needs_dense_grad(step)
+
+    def adjust(self, view: LayerView, step: int) -> Tensor | None:
+        """The gradient to move the weights by, instead of `view.grad`; None leaves that as it is."""
+        return None
+
+    def awake(self, view: LayerView, step: int) -> Tensor:
+        """Mask of the weights that learn from now on; `view` has the next mask, and the weights with those lying aside."""
+        return view.mask

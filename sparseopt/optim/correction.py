@@ -21,12 +21,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sparseopt.optim.measured import measured_factors
 from sparseopt.topology import Topology
 from sparseopt.topology.skew import relative_scale
 
-Mode = Literal["layer", "global", "overall", "unnormalized"]
+Mode = Literal["layer", "global", "overall", "unnormalized", "measured", "angular"]
 Correction = Mode | Literal["none"] | Callable[[Topology], Mapping[str, Tensor]]
-MODES = ("layer", "global", "overall", "unnormalized")
+MODES = ("layer", "global", "overall", "unnormalized", "measured", "angular")
 
 
 def skew_factors(topology: Topology, mode: Mode = "layer") -> dict[str, Tensor]:
@@ -36,7 +37,11 @@ def skew_factors(topology: Topology, mode: Mode = "layer") -> dict[str, Tensor]:
     neurons of the layer (as the authors' project page has it), "global" over the neurons of the network, "overall" the
     share of zeros among all sparsifiable weights, which weights a neuron by its inputs: with ERK the small, dense layers
     then take larger steps, the large ones smaller. "unnormalized" is D alone. Neurons without inputs get 0.
+
+    "measured" and "angular" go by the norms of the weights as they are now (see `sparseopt.optim.measured`).
     """
+    if mode == "measured" or mode == "angular":
+        return {name: values.double() for name, values in measured_factors(topology, mode).items()}
     if mode == "layer":  # whole numbers, and no mean, which CUDA rounds: equal fan-in gives exactly 1
         fan_ins = {name: topology.fan_in(name) for name in topology.layers}
         return {name: relative_scale(n * n.numel(), n.sum()) for name, n in fan_ins.items()}
@@ -45,7 +50,7 @@ def skew_factors(topology: Topology, mode: Mode = "layer") -> dict[str, Tensor]:
 
 
 def average_density(topology: Topology, mode: Mode) -> dict[str, Tensor]:
-    """1 - s_avg for each layer: the number under the root that the factors are normalised with."""
+    """1 - s_avg for each layer: the number under the root that the factors of fan-in are normalised with."""
     density = {name: _density(topology, name) for name in topology.layers}
     if mode == "layer":
         return {name: values.mean() for name, values in density.items()}

@@ -13,7 +13,7 @@ decides what it does:
 All of it is elementwise on the device, on each rank's part of the tensors; nothing is read back.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -33,14 +33,18 @@ class SparseParameter(NamedTuple):
         None  # factors of the neurons, before the norm is taken; broadcast against the weights
     )
     late: Tensor | None = None  # one number for the layer, after the clip
+    measured: Callable[[], Tensor] | None = (
+        None  # where factors follow the weights: those of this step, for `early`
+    )
 
     @property
     def grad(self) -> Tensor | None:
         return None if self.parameter.grad is None else local(self.parameter.grad)
 
     def correct(self) -> None:
-        if self.early is not None and self.grad is not None:
-            self.grad.mul_(self.early)
+        factors = self._factors()
+        if factors is not None and self.grad is not None:
+            self.grad.mul_(factors)
 
     def hold_to_mask(self) -> None:
         if self.grad is not None:
@@ -53,9 +57,13 @@ class SparseParameter(NamedTuple):
     @property
     def decayed(self) -> Decayed | None:
         """The weights with their whole correction, where there is one."""
-        if self.early is None:
+        factors = self._factors()
+        if factors is None:
             return None
-        return Decayed(self.parameter, self.early if self.late is None else self.early * self.late)
+        return Decayed(self.parameter, factors if self.late is None else factors * self.late)
+
+    def _factors(self) -> Tensor | None:
+        return self.early if self.measured is None else self.measured()
 
 
 class ActiveGradient(Protocol):

@@ -68,12 +68,16 @@ class StandIn:
         """Nothing but active entries is here."""
 
     def correct(self) -> None:
-        if self.layer.factors is not None and self.values.grad is not None:
-            self.values.grad.mul_(self.layer.factors)
+        if self.values.grad is not None and (factors := self._factors()) is not None:
+            self.values.grad.mul_(factors)
 
     @property
     def decayed(self) -> Decayed | None:
-        return None if self.layer.factors is None else Decayed(self.values, self.layer.factors)
+        factors = self._factors()
+        return None if factors is None else Decayed(self.values, factors)
+
+    def _factors(self) -> Tensor | None:
+        return self.layer.factors if self.layer.measured is None else self.layer.measured(self.values)
 
     def destinations(self, state: State) -> Iterator[tuple[Slot, Tensor]]:
         """Where the active values go, and they. Completes the parameter's state by what the base has added or replaced."""
@@ -99,8 +103,14 @@ class StandIn:
 class PackedLayer:
     """A sparse layer as the packed step needs it: where its active entries are, and their factors. Changes with the mask."""
 
-    def __init__(self, parameter: nn.Parameter, entries: ActiveEntries, factors: Tensor | None) -> None:
-        self.parameter, self.entries = parameter, entries
+    def __init__(
+        self,
+        parameter: nn.Parameter,
+        entries: ActiveEntries,
+        factors: Tensor | None,
+        measured: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.parameter, self.entries, self.measured = parameter, entries, measured
         self.factors = None if factors is None else factors.expand_as(parameter).reshape(-1)[entries.index]
         self._last: StandIn | None = None
 

@@ -23,6 +23,7 @@ Weight decay, momentum and the like remain the base optimizer's business.
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, overload
 
 import torch
@@ -52,6 +53,7 @@ from sparseopt.optim.gradients import (
     all_finite,
     prepare_active,
 )
+from sparseopt.optim.measured import POWERS, dense_scale, neuron_of_weights, packed_scale
 from sparseopt.optim.packed_step import PackedLayer, pack_state, pays, standing_in
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology
@@ -73,14 +75,14 @@ class SparseOpt(OptimizerWrapper):
         topology: what `sparsify` returned.
         method: `Static()`, `SET(...)`, `RigL(...)` or your own.
         correction: "layer" (the paper), "global" and "overall" (other readings of it, see `skew_factors`), "unnormalized",
-            "none" (plain dynamic sparse training), or a function `topology -> {name: one factor a neuron}`.
+            "measured" and "angular" (by the norms of the weights at each step, see `sparseopt.optim.measured`), "none" (plain
+            dynamic sparse training), or a function `topology -> {name: one factor a neuron}`.
         correct_decay: let the correction scale weight decay as well (see `sparseopt.optim.decay`).
         max_grad_norm: renormalise the gradients to this global norm at most; `inf` only measures `grad_norm`.
         clip: what the norm is taken over, "active" or "paper" (see `sparseopt.optim.gradients`).
 
     Attributes:
         steps: optimizer steps so far, updates of the topology included.
-        factors: the correction in force, {name: one factor a neuron}; empty for "none".
         grad_norm: the norm before clipping at the last ordinary step, a tensor; None unless `max_grad_norm` is set.
         memory: what the method remembers from step to step.
     """
@@ -152,6 +154,18 @@ class SparseOpt(OptimizerWrapper):
         self._seen = None
         self.topology.claim(self)
         self._settle()
+
+    @property
+    def factors(self) -> dict[str, Tensor]:
+        """The correction in force, {name: one factor a neuron}; empty for "none"."""
+        if self._power is None:
+            return self._factors
+        return _in_full_precision(correction_factors(self.topology, self.correction), self.topology)
+
+    @property
+    def _power(self) -> int | None:
+        """Of the norms that the factors follow from step to step; None where they follow from the masks."""
+        return POWERS.get(self.correction) if isinstance(self.correction, str) else None
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -291,9 +305,12 @@ class SparseOpt(OptimizerWrapper):
         """Derive from the masks in force what the steps need: factors, and masks as bytes."""
         topology = self.topology
         topology.follow_parameters()
-        self.factors = _in_full_precision(correction_factors(topology, self.correction), topology)
-        early, late = self.factors, {}
-        if self.clip == "paper" and not callable(self.correction) and self.correction != "none":
+        self._factors: dict[str, Tensor] = {}
+        measured = {} if self._power is None else self._measures(self._power)
+        if self._power is None:
+            self._factors = _in_full_precision(correction_factors(topology, self.correction), topology)
+        early, late = self._factors, {}
+        if self.clip == "paper" and not (measured or callable(self.correction) or self.correction == "none"):
             early = _in_full_precision(skew_factors(topology, "unnormalized"), topology)
             late = {name: x.rsqrt() for name, x in average_density(topology, self.correction).items()}
         self._sparse = [
@@ -302,6 +319,7 @@ class SparseOpt(OptimizerWrapper):
                 self._learning(name).view(torch.uint8),
                 part_like(topology.layers[name].broadcast(early[name]), parameter) if name in early else None,
                 late.get(name),
+                measured.get(name),
             )
             for name, parameter in topology.parameters.items()
         ]
@@ -319,10 +337,23 @@ class SparseOpt(OptimizerWrapper):
         if self.clip == "paper" or isinstance(self.method, WeightMethod) or not is_elementwise(self.base):
             return {}
         return {
-            each.parameter: PackedLayer(each.parameter, self.topology.active_entries(name), each.early)
+            each.parameter: PackedLayer(
+                *(each.parameter, self.topology.active_entries(name), each.early), self._packed_measure(name)
+            )
             for name, each in zip(self.topology.parameters, self._sparse, strict=True)
             if pays(self.topology, name)
         }
+
+    def _measures(self, power: int) -> dict[str, Callable[[], Tensor]]:
+        layers, parameters = self.topology.layers, self.topology.parameters
+        return {name: partial(dense_scale, layers[name], parameters[name], power) for name in layers}
+
+    def _packed_measure(self, name: str) -> Callable[[Tensor], Tensor] | None:
+        if self._power is None:
+            return None
+        layer = self.topology.layers[name]
+        neuron = neuron_of_weights(layer, self.topology.active_entries(name).index)
+        return partial(packed_scale, neuron=neuron, neurons=layer.neurons, power=self._power)
 
     def _has_moved(self) -> bool:
         """Has the model gone to another device since?"""

@@ -8,9 +8,11 @@ from torch import Tensor
 
 import sparseopt as so
 
-CorrectionName = Literal["layer", "global", "overall", "unnormalized", "none", "shuffled", "layerwise"]
+CorrectionName = Literal[
+    "layer", "global", "overall", "measured", "angular", "unnormalized", "none", "shuffled", "layerwise"
+]
 Correction = (
-    Literal["layer", "global", "overall", "unnormalized", "none"]
+    Literal["layer", "global", "overall", "measured", "angular", "unnormalized", "none"]
     | Callable[[so.Topology], Mapping[str, Tensor]]
 )
 

@@ -101,7 +101,8 @@ class Config:
     fan_in: str = "random"
     """Fan-in of the first masks: random, constant, or bimodal:R (half of the neurons have R times the other's)."""
     correction: CorrectionName = "layer"
-    """Skew correction; none is plain dynamic sparse training, shuffled and layerwise are controls."""
+    """Skew correction by fan-in (layer, global, overall) or by the weights' norms (measured, angular); none is plain dynamic
+    sparse training, shuffled and layerwise are controls."""
     correct_decay: bool = False
     """Let the correction scale the weight decay as well as the gradient: a learning rate per neuron."""
     drop_fraction: float = 0.3

@@ -1,0 +1,79 @@
+"""Corrections by what BatchNorm's skew really depends on: the norm of a neuron's weights, as it is now.
+
+Behind BatchNorm a neuron computes the same for w and for any positive multiple of w, so its gradient is that with respect to the
+direction u = w / ||w||, divided by the norm: g = (dL/du) / ||w||, at right angles to w. At the start ||w_i|| grows as
+sqrt(fan_in_i), and the factor sqrt(1 - s_i) of the paper stands for it; as weights move, fan-in no longer tells the norm. These
+factors read the norms at every step, r being their root mean square over the layer's neurons:
+
+- "measured": ||w_i|| / r. The gradient that moves w_i becomes (dL/du_i) / r: whatever the norms, no neuron's gradient is larger
+  or smaller for them. At the start this is the paper's "layer", but for the spread of the weights drawn.
+- "angular": (||w_i|| / r)^2. What a step turns is u, by (lr / ||w_i||) g = (lr / ||w_i||^2) dL/du_i. With the factor that is
+  (lr / r^2) dL/du_i: all neurons of a layer have the same angular (or effective) learning rate at any time.
+
+Where all norms are equal both are 1. A neuron whose weights have all just been grown has norm 0, and BatchNorm's epsilon alone
+bounds its gradient; its norm is taken as a hundredth of r, so that it can leave 0. Only the norms are needed, a number a neuron:
+a step costs one pass over the active weights, next to nothing beside the network, and there is no state to save.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sparseopt.topology import Layer, Topology
+from sparseopt.topology.sharding import part_like, whole
+
+MeasuredMode = Literal["measured", "angular"]
+POWERS: dict[str, int] = {"measured": 1, "angular": 2}
+LEAST = 1e-4  # of a squared norm, relative to the mean
+
+
+def norm_factors(squares: Tensor, power: int) -> Tensor:
+    """(||w_i|| / r)^power from the squared norms of a layer's neurons.
+
+    >>> norm_factors(torch.tensor([1.0, 4.0, 9.0, 2.0]), 2)
+    tensor([0.2500, 1.0000, 2.2500, 0.5000])
+    """
+    mean = squares.mean().clamp(min=torch.finfo(squares.dtype).tiny)
+    return (squares / mean).clamp(min=LEAST).pow(power / 2)
+
+
+def squared_norms(layer: Layer, weight: Tensor) -> Tensor:
+    """||w_i||^2 of every neuron, in single precision at least, also of weights that several ranks share."""
+    weight = weight.detach()
+    if layer.transposed:  # by_neuron moves axes, which sharded tensors may not be able to
+        return layer.by_neuron(_inexact(whole(weight))).square().sum(1)
+    return whole(_inexact(weight).square().sum(tuple(range(1, weight.ndim))))
+
+
+def measured_factors(topology: Topology, mode: MeasuredMode) -> dict[str, Tensor]:
+    """The factor of each neuron at the present weights; 0 without inputs."""
+    made = {}
+    for name, layer in topology.layers.items():
+        factors = norm_factors(squared_norms(layer, topology.parameters[name]), POWERS[mode])
+        made[name] = factors * (topology.fan_in(name) > 0).to(factors)
+    return made
+
+
+def dense_scale(layer: Layer, weight: Tensor, power: int) -> Tensor:
+    """The factors of a layer's neurons, broadcast against its weights: this rank's part of them."""
+    return part_like(layer.broadcast(norm_factors(squared_norms(layer, weight), power)), weight)
+
+
+def neuron_of_weights(layer: Layer, index: Tensor) -> Tensor:
+    """For the weights at these places of the flattened tensor, the neurons they go into."""
+    neurons = torch.arange(layer.neurons, device=index.device)
+    return layer.broadcast(neurons).expand(layer.shape).reshape(-1)[index]
+
+
+def packed_scale(values: Tensor, neuron: Tensor, neurons: int, power: int) -> Tensor:
+    """The factor of every weight of a layer of which the active weights are in a row, and `neuron` says where each belongs."""
+    values = _inexact(values.detach())
+    squares = values.new_zeros(neurons).index_add_(0, neuron, values.square().reshape(-1))
+    return norm_factors(squares, power)[neuron].view_as(values)
+
+
+def _inexact(values: Tensor) -> Tensor:
+    """In single precision at least; of complex weights, the absolute values."""
+    values = values.abs() if values.is_complex() else values
+    return values if values.dtype == torch.float64 else values.float()

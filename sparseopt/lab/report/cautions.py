@@ -4,28 +4,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sparseopt.lab.config.differences import differing
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report.study import Study
-from sparseopt.lab.runs.catalogue import Run, State, differing
+from sparseopt.lab.runs.catalogue import Run, State
+from sparseopt.lab.runs.provenance import DECISIVE
 from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.show.words import counted
 from sparseopt.lab.system.files import read_json
 
 FEW_SEEDS = 3
 """With fewer, a standard deviation says next to nothing."""
-
-DECISIVE = (
-    "sparseopt",
-    "git_revision",
-    "torch",
-    "device",
-    "processor",
-    "threads",
-    "ranks",
-    "accelerate",
-    "on_kernels",
-)
-"""What may change the numbers of a run besides its settings."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sparseopt.lab.config.differences import described, differing
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.runs.catalogue import Run, described, differing
+from sparseopt.lab.runs.catalogue import Run
 
 Settings = dict[str, Any]
 

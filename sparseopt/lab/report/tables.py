@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparseopt.lab.config.differences import differing
 from sparseopt.lab.report.study import Group, Settings, Study, order
-from sparseopt.lab.runs.catalogue import Run, differing
+from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.show.statistics import mean_and_std
 from sparseopt.lab.show.words import duration
 

@@ -1,12 +1,13 @@
 """What runs there are in a folder, and how far each of them is."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from sparseopt.lab.config.configfile import read_config
+from sparseopt.lab.config.differences import described, differing
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.row import Row
@@ -88,17 +89,6 @@ def find_runs(folder: Path) -> list[Run]:
     return survey(folder).runs
 
 
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names that have several values, where they have one at all.
-
-    >>> differing([{"method": "dense", "lr": 0.1}, {"method": "rigl", "lr": 0.1, "sparsity": 0.9}])
-    ['method']
-    """
-    names = dict.fromkeys(name for each in settings for name in each)
-    values = {name: [each[name] for each in settings if name in each] for name in names}
-    return [name for name, found in values.items() if any(value != found[0] for value in found)]
-
-
 def labels(runs: list[Run]) -> list[str]:
     """A short name for each run: the settings in which they differ, else the names of their folders."""
     settings = [run.config.in_force() for run in runs]
@@ -110,24 +100,6 @@ def labels(runs: list[Run]) -> list[str]:
 def unusual(run: Run) -> str:
     """The settings in which a run departs from its recipe and which its name does not tell."""
     return described(run.config.unusual())
-
-
-def described(settings: Mapping[str, Any]) -> str:
-    """Settings in as few words as tell what they are.
-
-    >>> described({"method": "rigl", "lr": 0.1, "ham": False, "max_grad_norm": None})
-    'rigl, lr 0.1, no ham, no max grad norm'
-    """
-    return ", ".join(_setting(name, value) for name, value in settings.items())
-
-
-def _setting(name: str, value: Any) -> str:
-    words = name.replace("_", " ")
-    if value is None or value is False:
-        return f"no {words}"
-    if value is True:
-        return words
-    return value if isinstance(value, str) else f"{words} {value}"
 
 
 def _checked(folder: RunDir) -> list[Row]:

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,6 +11,20 @@ from typing import Any
 import torch
 
 import sparseopt
+from sparseopt.lab.config.differences import contrasted
+
+DECISIVE = (
+    "sparseopt",
+    "git_revision",
+    "torch",
+    "device",
+    "processor",
+    "threads",
+    "ranks",
+    "accelerate",
+    "on_kernels",
+)
+"""What may change the numbers of a run besides its settings."""
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -30,14 +45,12 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What may change the bits and is not as it was recorded, if it was: `torch was 2.12, is 2.13`."""
-    old = {**before.get("versions", {}), **before}
-    new = {**now["versions"], **now}
-    decisive = ("sparseopt", "torch", "device", "processor", "threads", "ranks", "accelerate", "on_kernels")
-    return [
-        f"{name} was {old[name]}, is {new[name]}"
-        for name in decisive
-        if name in old and old[name] != new[name]
-    ]
+    return contrasted(_decisive(before), _decisive(now), "was {there}, is {here}")
+
+
+def _decisive(record: Mapping[str, Any]) -> dict[str, Any]:
+    told = {**record.get("versions", {}), **record}
+    return {name: told[name] for name in DECISIVE if name in told}
 
 
 def _processor(device: torch.device) -> str:

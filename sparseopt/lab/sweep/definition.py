@@ -1,9 +1,9 @@
 """What makes a sweep this one: who joins with other shared settings, or another search, has meant another sweep."""
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sparseopt.lab.config.differences import contrasted, differing
 from sparseopt.lab.config.recipes import Config
 
 Kind = Literal["grid", "search", "runs"]
@@ -41,15 +41,12 @@ class Definition:
         """In what `other`, of the one who wants to join, is not this one."""
         if self.kind != other.kind:
             return [f"it is a {self.kind} there, a {other.kind} here"]
-        found = [
-            f"{name} is {json.dumps(self.shared[name])} there, {json.dumps(other.shared[name])} here"
-            for name in self.shared
-            if name in other.shared and self.shared[name] != other.shared[name]
+        names = {*self.space, *other.space}
+        searched = differing([{name: each.space.get(name) for name in names} for each in (self, other)])
+        return [
+            *contrasted(self.shared, other.shared),
+            *(f"the search over {name} is another one" for name in sorted(searched)),
         ]
-        searched = {
-            name for name in {*self.space, *other.space} if self.space.get(name) != other.space.get(name)
-        }
-        return found + [f"the search over {name} is another one" for name in sorted(searched)]
 
     def joined(self, other: "Definition") -> "Definition":
         """Both: a setting that one of them varies is no longer shared."""

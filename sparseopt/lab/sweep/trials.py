@@ -15,6 +15,7 @@ import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from sparseopt.lab.config.differences import summarised
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.database import Database
@@ -190,9 +191,9 @@ def _join(study: optuna.Study, database: Database, definition: Definition) -> No
         raise UserError(
             f"the study {study.study_name!r} in {database} is no sweep of sparseopt; give another --name"
         )
-    if differing := there.differences(definition):
-        named = "; ".join(differing[:3]) + ("; ..." if len(differing) > 3 else "")
+    if differences := there.differences(definition):
         raise UserError(
-            f"the study {study.study_name!r} in {database} is another sweep ({named}); choose another --out or --name"
+            f"the study {study.study_name!r} in {database} is another sweep ({summarised(differences)}); "
+            "choose another --out or --name"
         )
     study.set_user_attr(DEFINITION, there.joined(definition).to_json())

@@ -24,6 +24,7 @@ from torch import Tensor
 
 import sparseopt as so
 from sparseopt.lab.config.configfile import read_config
+from sparseopt.lab.config.differences import contrasted, summarised
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.runs.provenance import changes, environment
@@ -132,15 +133,8 @@ def _refuse_other_run(run: RunDir, config: Config) -> None:
     """A folder that holds a run goes on with that one, and with no other configuration."""
     if not run.config_file.exists():
         return
-    there, here = read_config(run.config_file).in_force(), config.in_force()
-    differing = [
-        f"{name} is {there[name]} there, {here[name]} here"
-        for name in sorted(there.keys() & here.keys())
-        if there[name] != here[name]
-    ]
-    if differing:
-        named = "; ".join(differing[:3]) + ("; ..." if len(differing) > 3 else "")
-        raise UserError(f"{run.path} holds another run ({named}); choose another --out")
+    if differences := contrasted(read_config(run.config_file).in_force(), config.in_force()):
+        raise UserError(f"{run.path} holds another run ({summarised(differences)}); choose another --out")
 
 
 def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """What the runs were made with and on."""
 
+from sparseopt.lab.config.differences import differing
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.report.tables import shared, shown
 from sparseopt.lab.reproduce.layout import Layout
 from sparseopt.lab.reproduce.outcomes import Outcomes
-from sparseopt.lab.runs.catalogue import differing
 
 
 def settings_table(outcomes: Outcomes) -> Layout:

@@ -24,10 +24,9 @@ struct Affine {
   SPARSEOPT_INLINE Channel at(int c) const { return {broadcast(mean[c]), broadcast(scale[c]), broadcast(bias[c])}; }
 };
 
-inline Affine affine(const std::optional<at::Tensor>& t) {
-  if (!t) return {};
-  const float* p = t->data_ptr<float>();
-  return {p, p + t->size(1), p + 2 * t->size(1)};
+// From [3][channel].
+inline Affine affine(const float* p, int channels) {
+  return p ? Affine{p, p + channels, p + 2 * channels} : Affine{};
 }
 
 // What a residual sum adds: another activation, subsampled by `stride`, its channels placed from `offset` on (padding

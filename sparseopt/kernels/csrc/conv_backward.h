@@ -187,13 +187,13 @@ inline void move_sums(float* weight_sums, int64_t weights, double* totals) {
 inline void conv_backward(const BackwardLayer& layer, const OutputGradient& output, int64_t samples, const int* order,
                           float* weight_gradient, double* sums) {
   const View& g = output.g;
-  const int threads = at::get_num_threads(), channels = layer.input.from.channels;
+  const int threads = num_threads(), channels = layer.input.from.channels;
   const int64_t weights = layer.weights.size;
   double* totals = scratch<Use::weight_totals>().get<double>(size_t(threads) * weights);
   std::fill_n(totals, size_t(threads) * weights, 0.0);
   const BackwardBlock run = choose_backward(layer.stride, bool(layer.input.norm), layer.gradient.to.origin);
   Statistics statistics(channels, threads);
-  at::parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
     const View shape = make_view(nullptr, 1, g.height, g.channels, g.width, layer.border);
     const View dz = make_view(scratch<Use::output_rows>().get<float>(shape.block), 1, g.height, g.channels, g.width, layer.border);
     clear_border(dz, 0);
@@ -203,7 +203,7 @@ inline void conv_backward(const BackwardLayer& layer, const OutputGradient& outp
     for (int64_t b = begin; b < end; ++b) {
       const int valid = valid_lanes(samples, b);
       run(layer, output, dz, b, valid, weight_sums, block_sums);
-      move_sums(weight_sums, weights, totals + at::get_thread_num() * weights);
+      move_sums(weight_sums, weights, totals + thread_num() * weights);
       block_sums.end_block(valid, statistics.of_thread());
     }
   });

@@ -118,8 +118,8 @@ inline void conv_forward(ForwardLayer layer, const Activation* source, View x, b
     if (layer.stride == 1) estimate_shift<1>(layer, source, rows, valid, shift);
     else estimate_shift<2>(layer, source, rows, valid, shift);
   }
-  Statistics statistics(channels, at::get_num_threads());
-  at::parallel_for(0, layer.z.blocks, 1, [&](int64_t begin, int64_t end) {
+  Statistics statistics(channels, num_threads());
+  parallel_for(0, layer.z.blocks, 1, [&](int64_t begin, int64_t end) {
     const View rows = rows_of_thread();
     BlockSums block_sums(channels);
     for (int64_t b = begin; b < end; ++b) {

@@ -45,7 +45,7 @@ inline void pool_block(const View& x, int64_t b, int valid, float* pooled) {
 // Calls f(block, valid lanes, first sample) for all blocks, in parallel.
 template <class F>
 void for_blocks(const View& x, int64_t samples, F f) {
-  at::parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) f(b, valid_lanes(samples, b), b * kLanes);
   });
 }
@@ -66,7 +66,7 @@ inline void pool_forward(const View& x, int64_t samples, float* pooled) {
 
 // Complete an activation that no convolution reads.
 inline void make_activation(const Activation& source, const View& x) {
-  at::parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) source.make_rows(b, x, b, 0, x.height);
   });
 }
@@ -75,7 +75,7 @@ inline void make_activation(const Activation& source, const View& x) {
 template <bool Accumulate>
 void pool_backward(const float* gradient, int64_t samples, const View& g) {
   const float share = 1.f / float(g.height * g.width);
-  at::parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
       for (int c = 0; c < g.channels; ++c) {
         Vec d{};
@@ -94,7 +94,7 @@ void pool_backward(const float* gradient, int64_t samples, const View& g) {
 // Accumulate it is added to `to`, else `to` becomes it, zero where the shortcut read nothing.
 template <bool Accumulate>
 void shortcut_backward(const View& g, int stride, int offset, const View& to) {
-  at::parallel_for(0, to.blocks, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(0, to.blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
       for (int h = 0; h < to.height; ++h)
         for (int c = 0; c < to.channels; ++c)
@@ -110,8 +110,8 @@ void shortcut_backward(const View& g, int stride, int offset, const View& to) {
 
 // Finish a gradient that no convolution finished: the ReLU's mask, and the sums of g and g * (z - mean).
 inline void finish_gradient(const View& g, const View& x, const View& z, const float* means, int64_t samples, double* sums) {
-  Statistics statistics(g.channels, at::get_num_threads());
-  at::parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
+  Statistics statistics(g.channels, num_threads());
+  parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
     BlockSums block_sums(g.channels);
     for (int64_t b = begin; b < end; ++b) {
       for (int h = 0; h < g.height; ++h) {

@@ -11,8 +11,6 @@
 // Every shifted load is aligned and needs no bounds check, a weight is one broadcast, and the vector length does not depend on
 // the image size. Samples beyond the batch are lanes nobody counts: their gradient is zero, and statistics leave them out.
 #pragma once
-#include <ATen/core/Tensor.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -39,14 +37,6 @@ inline View make_view(float* data, int blocks, int height, int channels, int wid
   v.origin = data + border * (v.row + lanes);
   return v;
 }
-
-inline View view(const at::Tensor& t, int64_t border) {
-  TORCH_CHECK(t.dim() == 5 && t.size(4) == kLanes && t.is_contiguous() && t.scalar_type() == at::kFloat,
-              "expected a contiguous float tensor [block, row, channel, column, ", kLanes, "], got ", t.sizes());
-  return make_view(t.data_ptr<float>(), t.size(0), t.size(1) - 2 * border, t.size(2), t.size(3) - 2 * border, border);
-}
-
-inline View view(const std::optional<at::Tensor>& t, int64_t border) { return t ? view(*t, border) : View{}; }
 
 inline int valid_lanes(int64_t samples, int64_t block) {
   return int(std::clamp<int64_t>(samples - block * kLanes, 0, kLanes));

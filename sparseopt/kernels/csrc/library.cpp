@@ -1,6 +1,7 @@
-// The kernels as torch operators: tensors in, views out. All operators write into tensors the caller made, so that their fake
-// implementations are trivial and buffers can be reused from step to step.
-#include <torch/library.h>
+// The kernels as C functions: pointers and sizes in, nothing of torch. `native/operators.py` is their only caller and checks what it
+// hands over; here everything is trusted. All write into memory the caller made, so that buffers can be reused from step to step.
+#include <exception>
+#include <string>
 
 #include "batch_norm.h"
 #include "conv_backward.h"
@@ -10,264 +11,265 @@
 #include "linear_norm.h"
 #include "network.h"
 
+#define SPARSEOPT_EXPORT extern "C" __attribute__((visibility("default")))
+
 namespace sparseopt {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
+// The structs are those of `native/interface.py`. In all of them a null pointer says that there is none.
 
-float* data(const OptionalTensor& t) { return t ? t->data_ptr<float>() : nullptr; }
+// An activation in the lane layout, its sizes without the border.
+struct Image {
+  float* data;
+  int64_t blocks, height, channels, width, border;
+};
 
-Activation activation(const OptionalTensor& z, const OptionalTensor& norm, const OptionalTensor& shortcut,
-                      int64_t shortcut_border, const OptionalTensor& shortcut_norm, int64_t shortcut_stride,
-                      int64_t shortcut_offset, bool relu) {
+View view(const Image& image) {
+  return make_view(image.data, int(image.blocks), int(image.height), int(image.channels), int(image.width), int(image.border));
+}
+
+View optional_view(const Image& image) { return image.data ? view(image) : View{}; }
+
+// What an activation is made from.
+struct Source {
+  Image z;
+  const float* norm;
+  Image shortcut;
+  const float* shortcut_norm;
+  int64_t shortcut_stride, shortcut_offset, relu;
+};
+
+Activation activation(const Source& source) {
   Activation a;
-  a.z = view(z, 0);
-  a.norm = affine(norm);
-  a.shortcut = {view(shortcut, shortcut_border), affine(shortcut_norm), int(shortcut_stride), int(shortcut_offset)};
-  a.relu = relu;
+  a.z = view(source.z);
+  a.norm = affine(source.norm, a.z.channels);
+  const View shortcut = optional_view(source.shortcut);
+  a.shortcut = {shortcut, affine(source.shortcut_norm, shortcut.channels), int(source.shortcut_stride),
+                int(source.shortcut_offset)};
+  a.relu = source.relu;
   return a;
 }
 
+// What the backward pass of a convolution reads and where it writes.
+struct Backward {
+  Image g, z;
+  const float* coefficients;
+  Image input;
+  const float* input_norm;
+  int64_t input_relu;
+  Image to;
+  int64_t accumulate;
+  Image shortcut;
+  int64_t shortcut_offset, mask;
+  Image input_z;
+  const float* input_z_norm;
+};
 
-// x: the input's rows, complete if there is no z to make them from. Without `keep` it only gives their shape.
-void conv_forward_op(const Tensor& x, int64_t border, bool keep, const OptionalTensor& z, const OptionalTensor& norm,
-                     const OptionalTensor& shortcut, int64_t shortcut_border, const OptionalTensor& shortcut_norm,
-                     int64_t shortcut_stride, int64_t shortcut_offset, bool relu, const Tensor& values, const Tensor& start,
-                     const Tensor& offset, int64_t stride, int64_t reach, int64_t samples,
-                     const Tensor& out, const Tensor& shift, const OptionalTensor& sums) {
-  const Activation source = activation(z, norm, shortcut, shortcut_border, shortcut_norm, shortcut_stride, shortcut_offset, relu);
-  ForwardLayer layer{forward_pattern(start, offset, values), view(out, 0), int(stride),
-                     int(reach), nullptr};
-  conv_forward(layer, z ? &source : nullptr, view(x, border), !keep, samples, shift.data_ptr<float>(),
-               sums ? sums->data_ptr<double>() : nullptr);
+// A layer of a chain; the gradients and `order` are the backward pass's.
+struct Linear {
+  Pattern weights;
+  const int* order;
+  const float* bias;
+  int64_t relu, inputs, outputs;
+  float *weight_gradient, *bias_gradient;
+
+  LinearLayer layer(const Pattern& pattern, int64_t samples) const { return {pattern, inputs, outputs, samples}; }
+};
+
+// Runs f on as many threads. Returns what went wrong, or null; the text is the thread's until its next call.
+template <class F>
+const char* guarded(int64_t threads, const F& f) {
+  static thread_local std::string message;
+  threads_wanted = int(threads);
+  try {
+    f();
+    return nullptr;
+  } catch (const std::exception& error) {
+    message = error.what();
+  } catch (...) {
+    message = "unknown error";
+  }
+  return message.c_str();
 }
 
-void make_activation_op(const Tensor& z, const Tensor& norm, const OptionalTensor& shortcut, int64_t shortcut_border,
-                        const OptionalTensor& shortcut_norm, int64_t shortcut_stride, int64_t shortcut_offset, bool relu,
-                        const Tensor& x, int64_t border) {
-  make_activation(activation(z, norm, shortcut, shortcut_border, shortcut_norm, shortcut_stride, shortcut_offset, relu),
-                  view(x, border));
+}  // namespace
+}  // namespace sparseopt
+
+using namespace sparseopt;
+
+SPARSEOPT_EXPORT int64_t sparseopt_lanes() { return kLanes; }
+
+SPARSEOPT_EXPORT void sparseopt_use(const OpenMP* runtime) { openmp = *runtime; }
+
+// x: the input's rows, complete if there is no source to make them from. Without `keep` it only gives their shape.
+SPARSEOPT_EXPORT const char* sparseopt_conv_forward(int64_t threads, const Image* x, int64_t keep, const Source* source,
+                                                    const Pattern* weights, int64_t stride, int64_t reach, int64_t samples,
+                                                    const Image* out, float* shift, double* sums) {
+  return guarded(threads, [&] {
+    const Activation made = source ? activation(*source) : Activation{};
+    const ForwardLayer layer{*weights, view(*out), int(stride), int(reach), nullptr};
+    conv_forward(layer, source ? &made : nullptr, view(*x), !keep, samples, shift, sums);
+  });
 }
 
-void conv_backward_op(const Tensor& g, int64_t g_border, const Tensor& z, const Tensor& coefficients, const Tensor& input,
-                      int64_t input_border, const OptionalTensor& input_norm, bool input_relu, const OptionalTensor& to,
-                      int64_t to_border, bool accumulate, const OptionalTensor& shortcut, int64_t shortcut_border,
-                      int64_t shortcut_offset, bool mask, const OptionalTensor& input_z,
-                      const OptionalTensor& input_z_norm, const Tensor& values,
-                      const Tensor& start, const Tensor& offset, const Tensor& order, int64_t stride, int64_t reach,
-                      int64_t dz_border, int64_t samples, const Tensor& weight_gradient, const OptionalTensor& sums) {
-  const float* coefficient = coefficients.data_ptr<float>();
-  const int64_t channels = coefficients.size(1);
-  const OutputGradient output{view(g, g_border), view(z, 0), coefficient, coefficient + channels, coefficient + 2 * channels,
-                              coefficient + 3 * channels};
-  BackwardLayer layer{backward_pattern(start, offset, order, values),
-                      int(stride),
-                      int(reach),
-                      int(dz_border),
-                      {view(input, input_border), affine(input_norm), input_relu},
-                      {view(to, to_border), accumulate, view(shortcut, shortcut_border), int(shortcut_offset), mask,
-                       view(input_z, 0), data(input_z_norm)}};
-  conv_backward(layer, output, samples, order.data_ptr<int>(), weight_gradient.data_ptr<float>(),
-                sums ? sums->data_ptr<double>() : nullptr);
+SPARSEOPT_EXPORT const char* sparseopt_make_activation(int64_t threads, const Source* source, const Image* x) {
+  return guarded(threads, [&] { make_activation(activation(*source), view(*x)); });
 }
 
-void batch_norm_forward_op(const Tensor& sums, const Tensor& shift, int64_t count, const OptionalTensor& gamma,
-                           const OptionalTensor& beta, double eps, const OptionalTensor& running_mean,
-                           const OptionalTensor& running_var, double factor, const Tensor& moments, const Tensor& affine) {
-  batch_norm_forward(shift.numel(), count, sums.data_ptr<double>(), shift.data_ptr<float>(), data(gamma), data(beta), eps,
-                     {data(running_mean), data(running_var), factor}, moments.data_ptr<double>(), affine.data_ptr<float>());
+SPARSEOPT_EXPORT const char* sparseopt_conv_backward(int64_t threads, const Backward* pass, const Pattern* weights,
+                                                     const int* order, int64_t stride, int64_t reach, int64_t dz_border,
+                                                     int64_t samples, float* weight_gradient, double* sums) {
+  return guarded(threads, [&] {
+    const View g = view(pass->g), input = view(pass->input);
+    const float* a = pass->coefficients;
+    const OutputGradient output{g, view(pass->z), a, a + g.channels, a + 2 * g.channels, a + 3 * g.channels};
+    const BackwardLayer layer{ordered(*weights, order),
+                              int(stride),
+                              int(reach),
+                              int(dz_border),
+                              {input, affine(pass->input_norm, input.channels), pass->input_relu != 0},
+                              {optional_view(pass->to), pass->accumulate != 0, optional_view(pass->shortcut), int(pass->shortcut_offset),
+                               pass->mask != 0, optional_view(pass->input_z), pass->input_z_norm}};
+    conv_backward(layer, output, samples, order, weight_gradient, sums);
+  });
 }
 
-void batch_norm_backward_op(const Tensor& sums, int64_t count, const Tensor& moments, const OptionalTensor& gamma,
-                            const Tensor& coefficients, const Tensor& gradients) {
-  batch_norm_backward(coefficients.size(1), count, sums.data_ptr<double>(), moments.data_ptr<double>(), data(gamma),
-                      coefficients.data_ptr<float>(), gradients.data_ptr<float>());
+SPARSEOPT_EXPORT const char* sparseopt_batch_norm_forward(int64_t threads, int64_t channels, int64_t count, const double* sums,
+                                                          const float* shift, const float* gamma, const float* beta, double eps,
+                                                          float* running_mean, float* running_var, double factor,
+                                                          double* moments, float* affine) {
+  return guarded(threads, [&] {
+    batch_norm_forward(int(channels), count, sums, shift, gamma, beta, eps, {running_mean, running_var, factor}, moments, affine);
+  });
 }
 
-void pack_op(const Tensor& image, const Tensor& x, int64_t border) {
-  pack(image.data_ptr<float>(), image.size(0), view(x, border));
+SPARSEOPT_EXPORT const char* sparseopt_batch_norm_backward(int64_t threads, int64_t channels, int64_t count, const double* sums,
+                                                           const double* moments, const float* gamma, float* coefficients,
+                                                           float* gradients) {
+  return guarded(threads, [&] { batch_norm_backward(int(channels), count, sums, moments, gamma, coefficients, gradients); });
 }
 
-void unpack_op(const Tensor& x, int64_t border, const Tensor& image) {
-  unpack(view(x, border), image.size(0), image.data_ptr<float>());
+SPARSEOPT_EXPORT const char* sparseopt_pack(int64_t threads, const float* image, int64_t samples, const Image* x) {
+  return guarded(threads, [&] { pack(image, samples, view(*x)); });
 }
 
-void pool_forward_op(const Tensor& x, int64_t border, const Tensor& pooled) {
-  pool_forward(view(x, border), pooled.size(0), pooled.data_ptr<float>());
+SPARSEOPT_EXPORT const char* sparseopt_unpack(int64_t threads, const Image* x, int64_t samples, float* image) {
+  return guarded(threads, [&] { unpack(view(*x), samples, image); });
 }
 
-void pool_backward_op(const Tensor& gradient, const Tensor& g, int64_t border, bool accumulate) {
-  (accumulate ? pool_backward<true> : pool_backward<false>)(gradient.data_ptr<float>(), gradient.size(0), view(g, border));
+SPARSEOPT_EXPORT const char* sparseopt_pool_forward(int64_t threads, const Image* x, int64_t samples, float* pooled) {
+  return guarded(threads, [&] { pool_forward(view(*x), samples, pooled); });
 }
 
-void shortcut_backward_op(const Tensor& g, int64_t g_border, int64_t stride, int64_t offset, const Tensor& to,
-                          int64_t to_border, bool accumulate) {
-  (accumulate ? shortcut_backward<true> : shortcut_backward<false>)(view(g, g_border), stride, offset, view(to, to_border));
+SPARSEOPT_EXPORT const char* sparseopt_pool_backward(int64_t threads, const float* gradient, int64_t samples, const Image* g,
+                                                     int64_t accumulate) {
+  return guarded(threads, [&] { (accumulate ? pool_backward<true> : pool_backward<false>)(gradient, samples, view(*g)); });
 }
 
-void finish_gradient_op(const Tensor& g, int64_t g_border, const OptionalTensor& x, int64_t x_border, const Tensor& z,
-                        const Tensor& norm, int64_t samples, const Tensor& sums) {
-  finish_gradient(view(g, g_border), view(x, x_border), view(z, 0), norm.data_ptr<float>(), samples, sums.data_ptr<double>());
+SPARSEOPT_EXPORT const char* sparseopt_shortcut_backward(int64_t threads, const Image* g, int64_t stride, int64_t offset,
+                                                         const Image* to, int64_t accumulate) {
+  return guarded(threads, [&] {
+    (accumulate ? shortcut_backward<true> : shortcut_backward<false>)(view(*g), int(stride), int(offset), view(*to));
+  });
 }
 
-// Tiles of samples as a tensor: [vectors of samples, 1, features, 1, lanes]. It has their size and nothing of their order.
-int64_t features(const Tensor& tiles) { return tiles.size(2); }
-int64_t padded(const Tensor& tiles) { return tiles.size(0) * kLanes; }
-
-void tile_samples_op(const Tensor& x, const Tensor& tiles) {
-  tile_samples(x.data_ptr<float>(), x.size(0), x.size(1), padded(tiles), tiles.data_ptr<float>());
+SPARSEOPT_EXPORT const char* sparseopt_finish_gradient(int64_t threads, const Image* g, const Image* x, const Image* z,
+                                                       const float* means, int64_t samples, double* sums) {
+  return guarded(threads, [&] { finish_gradient(view(*g), x ? view(*x) : View{}, view(*z), means, samples, sums); });
 }
 
-void untile_samples_op(const Tensor& tiles, const Tensor& x) {
-  untile_samples(tiles.data_ptr<float>(), x.size(0), x.size(1), padded(tiles), x.data_ptr<float>());
+SPARSEOPT_EXPORT const char* sparseopt_tile_samples(int64_t threads, const float* x, int64_t samples, int64_t features,
+                                                    int64_t padded, float* tiles) {
+  return guarded(threads, [&] { tile_samples(x, samples, features, padded, tiles); });
 }
 
-LinearLayer linear_layer(const Pattern& weights, const Tensor& x, const Tensor& y) {
-  return {weights, features(x), features(y), padded(x)};
+SPARSEOPT_EXPORT const char* sparseopt_untile_samples(int64_t threads, const float* tiles, int64_t samples, int64_t features,
+                                                      int64_t padded, float* x) {
+  return guarded(threads, [&] { untile_samples(tiles, samples, features, padded, x); });
 }
 
 // Layers that follow one another. `tiles`: the input and the outputs of all of them.
-void chain_forward_op(at::TensorList values, at::TensorList start, at::TensorList offset, at::IntArrayRef relu,
-                      at::TensorList bias, at::TensorList tiles) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    const LinearLayer layer = linear_layer(forward_pattern(start[i], offset[i], values[i]), tiles[i], tiles[i + 1]);
-    const float* biases = bias[i].numel() ? bias[i].data_ptr<float>() : nullptr;
-    (relu[i] ? linear_forward<true> : linear_forward<false>)(layer, tiles[i].data_ptr<float>(), biases,
-                                                             tiles[i + 1].data_ptr<float>());
-  }
+SPARSEOPT_EXPORT const char* sparseopt_chain_forward(int64_t threads, int64_t layers, const Linear* layer, int64_t padded,
+                                                     float* const* tiles) {
+  return guarded(threads, [&] {
+    for (int64_t i = 0; i < layers; ++i)
+      (layer[i].relu ? linear_forward<true> : linear_forward<false>)(layer[i].layer(layer[i].weights, padded), tiles[i],
+                                                                     layer[i].bias, tiles[i + 1]);
+  });
 }
 
 // `gradient`: of the last output; it is overwritten. `input_gradient`: where that of the input goes, if anywhere.
-void chain_backward_op(const Tensor& gradient, at::TensorList values, at::TensorList start, at::TensorList offset,
-                       at::TensorList order, at::IntArrayRef relu, at::TensorList tiles, const OptionalTensor& input_gradient,
-                       at::TensorList weight_gradient, at::TensorList bias_gradient) {
-  size_t widest = 0;
-  for (const Tensor& each : tiles) widest = std::max(widest, size_t(each.numel()));
-  float *dy = gradient.data_ptr<float>(), *spare = scratch<Use::input_gradient>().get<float>(widest);
-  float* other = scratch<Use::output_gradient>().get<float>(widest);
-  if (relu.back()) mask_gradient(tiles.back().data_ptr<float>(), tiles.back().numel(), dy);
-  for (size_t i = values.size(); i-- > 0;) {
-    float* dx = i > 0 ? spare : data(input_gradient);
-    const LinearLayer layer =
-        linear_layer(backward_pattern(start[i], offset[i], order[i], values[i]), tiles[i], tiles[i + 1]);
-    (dx ? linear_backward<true> : linear_backward<false>)(layer, tiles[i].data_ptr<float>(), dy, {dx, i > 0 && relu[i - 1]},
-                                                          order[i].data_ptr<int>(), weight_gradient[i].data_ptr<float>());
-    if (bias_gradient[i].numel()) linear_bias_gradient(layer, dy, bias_gradient[i].data_ptr<float>());
-    dy = spare;
-    std::swap(spare, other);
-  }
+SPARSEOPT_EXPORT const char* sparseopt_chain_backward(int64_t threads, int64_t layers, const Linear* layer, int64_t padded,
+                                                      float* const* tiles, float* gradient, float* input_gradient) {
+  return guarded(threads, [&] {
+    int64_t widest = 0;
+    for (int64_t i = 0; i < layers; ++i) widest = std::max({widest, layer[i].inputs, layer[i].outputs});
+    float *dy = gradient, *spare = scratch<Use::input_gradient>().get<float>(widest * padded);
+    float* other = scratch<Use::output_gradient>().get<float>(widest * padded);
+    const Linear& last = layer[layers - 1];
+    if (last.relu) mask_gradient(tiles[layers], last.outputs * padded, dy);
+    for (int64_t i = layers; i-- > 0;) {
+      float* dx = i > 0 ? spare : input_gradient;
+      const LinearLayer at = layer[i].layer(ordered(layer[i].weights, layer[i].order), padded);
+      (dx ? linear_backward<true> : linear_backward<false>)(at, tiles[i], dy, {dx, i > 0 && layer[i - 1].relu}, layer[i].order,
+                                                            layer[i].weight_gradient);
+      if (layer[i].bias_gradient) linear_bias_gradient(at, dy, layer[i].bias_gradient);
+      dy = spare;
+      std::swap(spare, other);
+    }
+  });
 }
 
-void sum_features_op(const Tensor& z, int64_t samples, const Tensor& sums) {
-  sum_features(z.data_ptr<float>(), features(z), samples, padded(z), sums.data_ptr<double>());
+SPARSEOPT_EXPORT const char* sparseopt_sum_features(int64_t threads, const float* z, int64_t features, int64_t samples,
+                                                    int64_t padded, double* sums) {
+  return guarded(threads, [&] { sum_features(z, features, samples, padded, sums); });
 }
 
-void normalise_op(const Tensor& z, const Tensor& affine, bool relu, const Tensor& y) {
-  normalise(z.data_ptr<float>(), affine.data_ptr<float>(), relu, features(z), padded(z), y.data_ptr<float>());
+SPARSEOPT_EXPORT const char* sparseopt_normalise(int64_t threads, const float* z, const float* affine, int64_t relu,
+                                                 int64_t features, int64_t padded, float* y) {
+  return guarded(threads, [&] { normalise(z, affine, relu != 0, features, padded, y); });
 }
 
-void sum_gradients_op(const OptionalTensor& y, const Tensor& z, const Tensor& mean, const Tensor& gradient, const Tensor& sums) {
-  sum_gradients(data(y), z.data_ptr<float>(), mean.data_ptr<float>(), features(z), padded(z), gradient.data_ptr<float>(),
-                sums.data_ptr<double>());
+SPARSEOPT_EXPORT const char* sparseopt_sum_gradients(int64_t threads, const float* y, const float* z, const float* mean,
+                                                     int64_t features, int64_t padded, float* gradient, double* sums) {
+  return guarded(threads, [&] { sum_gradients(y, z, mean, features, padded, gradient, sums); });
 }
 
-void normalise_backward_op(const Tensor& z, const Tensor& coefficients, int64_t samples, const Tensor& gradient) {
-  normalise_backward(z.data_ptr<float>(), coefficients.data_ptr<float>(), features(z), samples, padded(z),
-                     gradient.data_ptr<float>());
+SPARSEOPT_EXPORT const char* sparseopt_normalise_backward(int64_t threads, const float* z, const float* coefficients,
+                                                          int64_t features, int64_t samples, int64_t padded, float* gradient) {
+  return guarded(threads, [&] { normalise_backward(z, coefficients, features, samples, padded, gradient); });
 }
 
-// Of several tensors: their active values, and which of them are those before, where `before` is not empty.
-c10::List<bool> gather_op(at::TensorList dense, at::TensorList position, at::TensorList before, at::TensorList values) {
-  c10::List<bool> same;
-  for (size_t i = 0; i < dense.size(); ++i) {
-    TORCH_CHECK(dense[i].is_contiguous() && dense[i].scalar_type() == at::kFloat, "expected a contiguous float tensor");
-    const bool known = before[i].numel() == position[i].numel() && position[i].numel() > 0;
-    same.push_back(gather(dense[i].data_ptr<float>(), position[i].data_ptr<int>(), position[i].numel(),
-                          known ? before[i].data_ptr<float>() : nullptr, values[i].data_ptr<float>()));
-  }
-  return same;
+// The active values of a tensor; `same`: whether they are those before, where these are known.
+struct Copy {
+  float* dense;
+  const int* position;
+  int64_t size;
+  const float* before;
+  float* values;
+  int64_t same;
+};
+
+SPARSEOPT_EXPORT const char* sparseopt_gather(int64_t threads, int64_t count, Copy* copies) {
+  return guarded(threads, [&] {
+    for (int64_t i = 0; i < count; ++i)
+      copies[i].same = gather(copies[i].dense, copies[i].position, copies[i].size, copies[i].before, copies[i].values);
+  });
 }
 
-void scatter_op(at::TensorList values, at::TensorList position, at::TensorList dense) {
-  for (size_t i = 0; i < dense.size(); ++i) {
-    TORCH_CHECK(dense[i].is_contiguous() && dense[i].scalar_type() == at::kFloat, "expected a contiguous float tensor");
-    scatter(values[i].data_ptr<float>(), position[i].data_ptr<int>(), position[i].numel(), dense[i].data_ptr<float>());
-  }
+SPARSEOPT_EXPORT const char* sparseopt_scatter(int64_t threads, int64_t count, const Copy* copies) {
+  return guarded(threads, [&] {
+    for (int64_t i = 0; i < count; ++i) scatter(copies[i].values, copies[i].position, copies[i].size, copies[i].dense);
+  });
 }
 
-int64_t lanes_op() { return kLanes; }
-
-}  // namespace
-
-TORCH_LIBRARY(sparseopt, m) {
-  m.def("lanes() -> int", lanes_op);
-  m.class_<Network>("Network")
-      .def(torch::init<int64_t, int64_t, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, std::vector<Tensor>>())
-      .def("run", &Network::run);
-  m.def(
-      "conv_forward(Tensor(a!) x, int border, bool keep, Tensor? z, Tensor? norm, Tensor? shortcut, int shortcut_border, "
-      "Tensor? shortcut_norm, int shortcut_stride, int shortcut_offset, bool relu, Tensor values, Tensor start, Tensor offset, "
-      "int stride, int reach, int samples, Tensor(b!) out, Tensor(c!) shift, Tensor(d!)? sums) -> ()");
-  m.def(
-      "make_activation(Tensor z, Tensor norm, Tensor? shortcut, int shortcut_border, Tensor? shortcut_norm, "
-      "int shortcut_stride, int shortcut_offset, bool relu, Tensor(a!) x, int border) -> ()");
-  m.def(
-      "conv_backward(Tensor g, int g_border, Tensor z, Tensor coefficients, Tensor input, int input_border, "
-      "Tensor? input_norm, bool input_relu, Tensor(a!)? to, int to_border, bool accumulate, Tensor? shortcut, "
-      "int shortcut_border, int shortcut_offset, bool mask, Tensor? input_z, Tensor? input_z_norm, Tensor values, Tensor start, Tensor offset, "
-      "Tensor order, int stride, int reach, int dz_border, int samples, Tensor(b!) weight_gradient, Tensor(c!)? sums) -> ()");
-  m.def(
-      "batch_norm_forward(Tensor sums, Tensor shift, int count, Tensor? gamma, Tensor? beta, float eps, "
-      "Tensor(a!)? running_mean, Tensor(b!)? running_var, float factor, Tensor(c!) moments, Tensor(d!) affine) -> ()");
-  m.def(
-      "batch_norm_backward(Tensor sums, int count, Tensor moments, Tensor? gamma, Tensor(a!) coefficients, "
-      "Tensor(b!) gradients) -> ()");
-  m.def("gather(Tensor[] dense, Tensor[] position, Tensor[] before, Tensor(a!)[] values) -> bool[]");
-  m.def("scatter(Tensor[] values, Tensor[] position, Tensor(a!)[] dense) -> ()");
-  m.def("pack(Tensor image, Tensor(a!) x, int border) -> ()");
-  m.def("unpack(Tensor x, int border, Tensor(a!) image) -> ()");
-  m.def("pool_forward(Tensor x, int border, Tensor(a!) pooled) -> ()");
-  m.def("pool_backward(Tensor gradient, Tensor(a!) g, int border, bool accumulate) -> ()");
-  m.def(
-      "shortcut_backward(Tensor g, int g_border, int stride, int offset, Tensor(a!) to, int to_border, bool accumulate) -> ()");
-  m.def(
-      "finish_gradient(Tensor(a!) g, int g_border, Tensor? x, int x_border, Tensor z, Tensor norm, int samples, Tensor(b!) sums) -> ()");
-  m.def("tile_samples(Tensor x, Tensor(a!) tiles) -> ()");
-  m.def("untile_samples(Tensor tiles, Tensor(a!) x) -> ()");
-  m.def(
-      "chain_forward(Tensor[] values, Tensor[] start, Tensor[] offset, int[] relu, Tensor[] bias, Tensor(a!)[] tiles) -> ()");
-  m.def(
-      "chain_backward(Tensor(a!) gradient, Tensor[] values, Tensor[] start, Tensor[] offset, Tensor[] order, int[] relu, "
-      "Tensor[] tiles, Tensor(b!)? input_gradient, Tensor(c!)[] weight_gradient, Tensor(d!)[] bias_gradient) -> ()");
-  m.def("sum_features(Tensor z, int samples, Tensor(a!) sums) -> ()");
-  m.def("normalise(Tensor z, Tensor affine, bool relu, Tensor(a!) y) -> ()");
-  m.def("sum_gradients(Tensor? y, Tensor z, Tensor mean, Tensor(a!) gradient, Tensor(b!) sums) -> ()");
-  m.def("normalise_backward(Tensor z, Tensor coefficients, int samples, Tensor(a!) gradient) -> ()");
+SPARSEOPT_EXPORT const char* sparseopt_network_new(int64_t threads, const Tables* tables, Network** network) {
+  return guarded(threads, [&] { *network = new Network(*tables); });
 }
 
-TORCH_LIBRARY_IMPL(sparseopt, CPU, m) {
-  m.impl("conv_forward", conv_forward_op);
-  m.impl("make_activation", make_activation_op);
-  m.impl("conv_backward", conv_backward_op);
-  m.impl("batch_norm_forward", batch_norm_forward_op);
-  m.impl("batch_norm_backward", batch_norm_backward_op);
-  m.impl("gather", gather_op);
-  m.impl("scatter", scatter_op);
-  m.impl("pack", pack_op);
-  m.impl("unpack", unpack_op);
-  m.impl("pool_forward", pool_forward_op);
-  m.impl("pool_backward", pool_backward_op);
-  m.impl("shortcut_backward", shortcut_backward_op);
-  m.impl("finish_gradient", finish_gradient_op);
-  m.impl("tile_samples", tile_samples_op);
-  m.impl("untile_samples", untile_samples_op);
-  m.impl("chain_forward", chain_forward_op);
-  m.impl("chain_backward", chain_backward_op);
-  m.impl("sum_features", sum_features_op);
-  m.impl("normalise", normalise_op);
-  m.impl("sum_gradients", sum_gradients_op);
-  m.impl("normalise_backward", normalise_backward_op);
+SPARSEOPT_EXPORT const char* sparseopt_network_run(int64_t threads, Network* network, int64_t samples,
+                                                   const float* const* images, float* const* results) {
+  return guarded(threads, [&] { network->run(samples, images, results); });
 }
 
-}  // namespace sparseopt
+SPARSEOPT_EXPORT void sparseopt_network_free(Network* network) { delete network; }

@@ -6,8 +6,7 @@
 // pass by. Backward, those of one input keep x and its gradient there, and every load of the output's gradient feeds both
 // products. Threads share the features, so each weight's gradient has one writer.
 #pragma once
-#include <ATen/Parallel.h>
-
+#include "parallel.h"
 #include "pattern.h"
 
 namespace sparseopt {
@@ -32,7 +31,7 @@ void for_tiles(int64_t samples, const F& f, int64_t n = 0) {
 
 // x [sample][feature] -> tiles; the samples that pad the last vector become zero.
 inline void tile_samples(const float* x, int64_t samples, int64_t features, int64_t padded, float* tiles) {
-  at::parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+  parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
     for_tiles(padded, [&]<int T>(int64_t n) {
       float* tile = tiles + n * features;
       for (int j = 0; j < T; ++j) {
@@ -54,7 +53,7 @@ inline void tile_samples(const float* x, int64_t samples, int64_t features, int6
 
 // Tiles -> x [sample][feature], of the first samples.
 inline void untile_samples(const float* tiles, int64_t samples, int64_t features, int64_t padded, float* x) {
-  at::parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+  parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
     for_tiles(padded, [&]<int T>(int64_t n) {
       const float* tile = tiles + n * features;
       const int64_t valid = std::min<int64_t>(samples - n, T * kLanes);
@@ -67,7 +66,7 @@ inline void untile_samples(const float* tiles, int64_t samples, int64_t features
 template <bool Relu>
 void linear_forward(const LinearLayer& layer, const float* x, const float* bias, float* y) {
   const Pattern& w = layer.weights;
-  at::parallel_for(0, layer.outputs, kFeatures, [&](int64_t begin, int64_t end) {
+  parallel_for(0, layer.outputs, kFeatures, [&](int64_t begin, int64_t end) {
     for_tiles(layer.samples, [&]<int T>(int64_t n) {
       for (int64_t o = begin; o < end; ++o) {
         Vec acc[T];
@@ -142,7 +141,7 @@ template <bool Gradient>
 void linear_backward(const LinearLayer& layer, const float* x, const float* dy, const LinearGradient& out,
                      const int* order, float* weight_gradient) {
   const Pattern& w = layer.weights;
-  at::parallel_for(0, layer.inputs, kFeatures, [&](int64_t begin, int64_t end) {
+  parallel_for(0, layer.inputs, kFeatures, [&](int64_t begin, int64_t end) {
     const int first = w.start[begin], size = w.start[end] - first;
     int longest = 0;
     for (int64_t i = begin; i < end; ++i) longest = std::max(longest, w.start[i + 1] - w.start[i]);
@@ -167,7 +166,7 @@ void linear_backward(const LinearLayer& layer, const float* x, const float* dy, 
 
 // The gradient of the bias: the sum over all samples of each output.
 inline void linear_bias_gradient(const LinearLayer& layer, const float* dy, float* gradient) {
-  at::parallel_for(0, layer.outputs, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+  parallel_for(0, layer.outputs, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
     std::fill(gradient + begin, gradient + end, 0.f);
     for_tiles(layer.samples, [&]<int T>(int64_t n) {
       for (int64_t o = begin; o < end; ++o) {

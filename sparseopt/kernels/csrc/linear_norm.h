@@ -8,7 +8,7 @@ namespace sparseopt {
 // Calls f.operator()<T>(feature, where its T vectors of a tile are, the first sample in them). A feature has one thread.
 template <class F>
 void for_features(int64_t features, int64_t padded, const F& f) {
-  at::parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
+  parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
     for_tiles(padded, [&]<int T>(int64_t n) {
       for (int64_t feature = begin; feature < end; ++feature)
         f.template operator()<T>(feature, n * features + feature * T * kLanes, n);

@@ -4,12 +4,10 @@
 // The dense weight is read and its gradient written once a pass, in the order of memory; between the two, the values travel
 // packed in forward order. The backward pass walks them in another order, given by `order`.
 #pragma once
-#include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
-
 #include <atomic>
 #include <bit>
 
+#include "parallel.h"
 #include "scratch.h"
 #include "vec.h"
 
@@ -24,19 +22,14 @@ struct Pattern {
   int64_t size;
 };
 
-inline Pattern forward_pattern(const at::Tensor& start, const at::Tensor& offset, const at::Tensor& values) {
-  return {start.data_ptr<int>(), offset.data_ptr<int>(), values.data_ptr<float>(), values.numel()};
-}
-
-inline Pattern backward_pattern(const at::Tensor& start, const at::Tensor& offset, const at::Tensor& order,
-                                const at::Tensor& values) {
-  const int* from = order.data_ptr<int>();
-  const float* packed = values.data_ptr<float>();
-  float* value = scratch<Use::weights>().get<float>(values.numel());
-  at::parallel_for(0, values.numel(), kCopies, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) value[k] = packed[from[k]];
+// The same lists with the values in their order, copied from the order of memory.
+inline Pattern ordered(Pattern pattern, const int* order) {
+  float* value = scratch<Use::weights>().get<float>(pattern.size);
+  parallel_for(0, pattern.size, kCopies, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) value[k] = pattern.value[order[k]];
   });
-  return {start.data_ptr<int>(), offset.data_ptr<int>(), value, values.numel()};
+  pattern.value = value;
+  return pattern;
 }
 
 // Asks for the memory of an entry to come, into the second-level cache: the next line is rarely the next one in memory.
@@ -48,7 +41,7 @@ SPARSEOPT_INLINE void prefetch(const float* dense, const int* position, int64_t 
 // The active values of a dense tensor; and whether they are, bit by bit, those before, if these are given.
 inline bool gather(const float* dense, const int* position, int64_t size, const float* before, float* values) {
   std::atomic<bool> same = before != nullptr;
-  at::parallel_for(0, size, kCopies, [&](int64_t begin, int64_t end) {
+  parallel_for(0, size, kCopies, [&](int64_t begin, int64_t end) {
     int32_t differs = 0;
     for (int64_t k = begin; k < end; ++k) {
       prefetch(dense, position, k, end);
@@ -61,7 +54,7 @@ inline bool gather(const float* dense, const int* position, int64_t size, const 
 }
 
 inline void scatter(const float* values, const int* position, int64_t size, float* dense) {
-  at::parallel_for(0, size, kCopies, [&](int64_t begin, int64_t end) {
+  parallel_for(0, size, kCopies, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       prefetch(dense, position, k, end);
       dense[position[k]] = values[k];

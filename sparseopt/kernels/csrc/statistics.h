@@ -4,10 +4,9 @@
 // lane for the block a thread is working on, then the valid lanes for the thread. The threads' totals are added up in their order:
 // the same thread count gives the same bits.
 #pragma once
-#include <ATen/Parallel.h>
-
 #include <vector>
 
+#include "parallel.h"
 #include "scratch.h"
 #include "vec.h"
 
@@ -43,7 +42,7 @@ class Statistics {
  public:
   Statistics(int channels, int threads) : channels_(channels), totals_(size_t(threads) * channels * 2, 0.0) {}
 
-  double* of_thread() { return totals_.data() + size_t(at::get_thread_num()) * channels_ * 2; }
+  double* of_thread() { return totals_.data() + size_t(thread_num()) * channels_ * 2; }
 
   // out [2][channel]
   void reduce(double* out) const {

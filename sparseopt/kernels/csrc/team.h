@@ -1,11 +1,9 @@
 // Several threads on the same few samples: every layer is shared out, and the next one begins when all are done.
 #pragma once
-#include <ATen/Parallel.h>
-#include <omp.h>
-
 #include <algorithm>
 
 #include "layout.h"
+#include "parallel.h"
 
 namespace sparseopt {
 
@@ -14,18 +12,16 @@ struct Member {
 
   // Until all members have come here. A team of one may be inside somebody else's parallel region, whose threads are not waited for.
   void wait() const {
-    if (of > 1) {
-#pragma omp barrier
-    }
+    if (of > 1) barrier();
   }
 };
 
 // Calls f(member) for every member of a team of `size` threads, or of as many as can be had.
 template <class F>
 void as_team(int size, const F& f) {
-  if (size <= 1 || at::in_parallel_region()) return f(Member{});
-#pragma omp parallel num_threads(size)
-  f(Member{omp_get_thread_num(), omp_get_num_threads()});
+  if (size <= 1 || in_parallel_region()) return f(Member{});
+  // Where one of them failed, the others would wait for it: rather end.
+  in_team(size, [&](int number, int of) noexcept { f(Member{number, of}); });
 }
 
 // What one member computes of an image: columns and channels from first to last - 1.

@@ -144,7 +144,7 @@ class FrozenRegion(nn.Module):
             check_image(image, activation.channels)
         samples = images[0].shape[0]
         program = self.program(samples, *((image.shape[2], image.shape[3]) for image in images))
-        return program.network.run(images)
+        return tuple(program.network.run(images))
 
     def program(self, samples: int, *sizes: tuple[int, int]) -> Program:
         key = (samples, *sizes)

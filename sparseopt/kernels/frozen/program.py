@@ -16,6 +16,7 @@ from sparseopt.kernels.native import pattern
 from sparseopt.kernels.native.buffers import Shape
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import integers, zeros
+from sparseopt.kernels.native.network import Network
 
 ALIGN = 16  # floats: a cache line
 
@@ -108,10 +109,9 @@ class Program:
         )
 
     @cached_property
-    def network(self) -> Any:
+    def network(self) -> Network:
         """The kernel's own form of the program."""
-        operators()
-        return torch.classes.sparseopt.Network(*self._tables)
+        return operators().network(*self._tables)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "network"}

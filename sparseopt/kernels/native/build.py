@@ -1,10 +1,11 @@
 """Compiles the kernels on first use and loads them: `operators()` is the one way to reach them.
 
-The library is cached under a name made of everything that shapes it (sources, compiler, flags, torch), so a change of any of
+The library is cached under a name made of everything that shapes it (sources, compiler, flags), so a change of any of
 them builds anew and an old library is never loaded by mistake. A lock held by the operating system makes concurrent first uses
 wait for one build, and is gone with the process that held it; the library appears under its name only when it is complete.
 """
 
+import ctypes
 import functools
 import hashlib
 import logging
@@ -15,10 +16,10 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from sparseopt.kernels.native.operators import Operators
 from sparseopt.kernels.native.spinner import spinner
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ TARGETS = {
 SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TARGETS |= {f"{name}-sanitized": (*flags, *SANITIZERS) for name, flags in TARGETS.items()}
 CAPABILITIES = {"AVX512": "avx512", "AVX2": "avx2"}
-FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-w")
+FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-w")
 
 
 class BuildError(RuntimeError):
@@ -51,13 +52,9 @@ def target() -> str:
 
 
 @functools.cache
-def operators() -> Any:
-    """The namespace of the kernels, `torch.ops.sparseopt`; built first if need be. Raises `BuildError`."""
-    torch.ops.load_library(library(target()))
-    from sparseopt.kernels.native import fakes
-
-    fakes.register()
-    return torch.ops.sparseopt
+def operators() -> Operators:
+    """The kernels for this machine; built first if need be. Raises `BuildError`."""
+    return Operators(ctypes.CDLL(str(library(target()))))
 
 
 def library(name: str) -> Path:
@@ -92,7 +89,7 @@ def cache_folder() -> Path:
 
 def fingerprint(command: list[str]) -> str:
     version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
-    digest = hashlib.sha256("\0".join([*command, version, torch.__version__]).encode())
+    digest = hashlib.sha256("\0".join([*command, version]).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
     return digest.hexdigest()[:16]
@@ -115,19 +112,7 @@ class locked:
 
 
 def compile_library(command: list[str], path: Path) -> None:
-    torch_folder = Path(torch.__file__).parent
-    include = torch_folder / "include"
-    # OpenMP is compiled in but not linked: its symbols come from the runtime torch has loaded, so there is one thread pool.
-    arguments = [
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        "-shared",
-        f"-isystem{include}",
-        f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}",
-        str(SOURCES / "library.cpp"),
-        f"-L{torch_folder / 'lib'}",
-        "-lc10",
-        "-ltorch_cpu",
-    ]
+    arguments = ["-shared", str(SOURCES / "library.cpp")]
     logger.info("compiling the sparse CPU kernels with %s: once, half a minute at most", command[0])
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

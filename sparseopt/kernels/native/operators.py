@@ -1,0 +1,399 @@
+"""The kernels as Python functions on tensors. All write into tensors they are given.
+
+This is the one place that calls the library: shapes, types, contiguity and alignment are checked here, at every call.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparseopt.kernels.native.arguments import (
+    DOUBLE,
+    FLOAT,
+    SHORT,
+    Lanes,
+    address,
+    addresses,
+    optional,
+    require,
+    sizes,
+)
+from sparseopt.kernels.native.interface import (
+    Backward,
+    Copy,
+    Image,
+    Linear,
+    Pattern,
+    Source,
+    declare,
+)
+from sparseopt.kernels.native.network import Network
+from sparseopt.kernels.native.openmp import runtime
+
+NONE = Image()
+
+
+class Operators:
+    """The functions of one loaded library. The number of threads is torch's, at every call."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        declare(library)
+        library.sparseopt_use(ctypes.byref(runtime()))
+        self._library = library
+        self._layout = Lanes(library.sparseopt_lanes())
+
+    def lanes(self) -> int:
+        return self._layout.lanes
+
+    def network(self, *tables: Any) -> Network:
+        """A frozen region, see `Network`."""
+        return Network(self._library, *tables)
+
+    def conv_forward(
+        self, x: Tensor, border: int, keep: bool, z: Tensor | None, norm: Tensor | None,
+        shortcut: Tensor | None, shortcut_border: int, shortcut_norm: Tensor | None, shortcut_stride: int,
+        shortcut_offset: int, relu: bool, values: Tensor, start: Tensor, offset: Tensor, stride: int, reach: int,
+        samples: int, out: Tensor, shift: Tensor, sums: Tensor | None,
+    ) -> None:  # fmt: skip
+        """x: the input's rows, complete without z to make them from. Without `keep` it only gives their shape."""
+        into, made = self._layout.image(x, border), self._layout.image(out, 0)
+        source = None
+        if z is not None:
+            assert norm is not None
+            source = self._source(
+                *(z, norm, shortcut, shortcut_border, shortcut_norm),
+                *(shortcut_stride, shortcut_offset, relu),
+            )
+            require(sizes(source.z)[1:] == sizes(into)[1:], "the rows to make are not those of z")
+        require(keep or source is not None, "rows that are not kept are made from z")
+        blocks = into.blocks if keep else source.z.blocks if source else 0
+        require(blocks == made.blocks == self._layout.blocks(samples), "the batch is another one")
+        _check_rows(into, made, stride, reach)
+        pattern = _pattern(values, start, offset, made.channels)
+        sums_at = optional(sums, DOUBLE, 2, made.channels)
+        _run(
+            self._library.sparseopt_conv_forward,
+            *(into, keep, source, pattern, stride, reach, samples, made),
+            *(address(shift, FLOAT, made.channels), sums_at),
+        )
+
+    def _source(
+        self, z: Tensor, norm: Tensor, shortcut: Tensor | None, border: int, shortcut_norm: Tensor | None,
+        stride: int, offset: int, relu: bool,
+    ) -> Source:  # fmt: skip
+        made = self._layout.image(z, 0)
+        added = NONE
+        if shortcut is not None:
+            added = self._layout.image(shortcut, border)
+            require(added.blocks == made.blocks, "a shortcut of another batch")
+            _check_rows(added, made, stride, 1)
+            require((made.width - 1) * stride < added.width, "a shortcut that is too narrow")
+        return Source(
+            *(made, address(norm, FLOAT, 3, made.channels), added),
+            *(optional(shortcut_norm, FLOAT, 3, added.channels), stride, offset, relu),
+        )
+
+    def make_activation(
+        self, z: Tensor, norm: Tensor, shortcut: Tensor | None, shortcut_border: int, shortcut_norm: Tensor | None,
+        shortcut_stride: int, shortcut_offset: int, relu: bool, x: Tensor, border: int,
+    ) -> None:  # fmt: skip
+        source = self._source(
+            *(z, norm, shortcut, shortcut_border, shortcut_norm),
+            *(shortcut_stride, shortcut_offset, relu),
+        )
+        _run(self._library.sparseopt_make_activation, source, self._layout.like(x, border, source.z))
+
+    def conv_backward(
+        self, g: Tensor, g_border: int, z: Tensor, coefficients: Tensor, input: Tensor, input_border: int,
+        input_norm: Tensor | None, input_relu: bool, to: Tensor | None, to_border: int, accumulate: bool,
+        shortcut: Tensor | None, shortcut_border: int, shortcut_offset: int, mask: bool, input_z: Tensor | None,
+        input_z_norm: Tensor | None, values: Tensor, start: Tensor, offset: Tensor, order: Tensor, stride: int,
+        reach: int, dz_border: int, samples: int, weight_gradient: Tensor, sums: Tensor | None,
+    ) -> None:  # fmt: skip
+        layout = self._layout
+        of_output, read = layout.image(g, g_border), layout.image(input, input_border)
+        require(read.blocks == of_output.blocks == layout.blocks(samples), "the batch is another one")
+        channels, weights = read.channels, values.numel()
+        added = NONE if shortcut is None else layout.image(shortcut, shortcut_border)
+        if shortcut is not None:
+            require(
+                added.blocks == read.blocks
+                and shortcut_offset >= 0
+                and shortcut_offset + channels <= added.channels
+                and (read.height - 1) // stride < added.height
+                and (read.width - 1) // stride < added.width,
+                "a shortcut's gradient that is too small",
+            )
+        passed = Backward(
+            *(of_output, layout.like(z, 0, of_output), address(coefficients, FLOAT, 4, of_output.channels)),
+            *(read, optional(input_norm, FLOAT, 3, channels), input_relu),
+            *(NONE if to is None else layout.like(to, to_border, read), accumulate),
+            *(added, shortcut_offset, mask),
+            NONE if input_z is None else layout.like(input_z, 0, read),
+            optional(input_z_norm, FLOAT, 3, channels),
+        )
+        require(input_z is None or input_z_norm is not None, "the sums over z need its mean")
+        require(dz_border >= 0 and stride in (1, 2), "stride 1 or 2")
+        pattern = _pattern(values, start, offset, stride * stride * channels)
+        _run(
+            self._library.sparseopt_conv_backward,
+            *(passed, pattern, address(order, SHORT, weights), stride, reach, dz_border, samples),
+            *(_flat(weight_gradient, weights), optional(sums, DOUBLE, 2, channels)),
+        )
+
+    def batch_norm_forward(
+        self, sums: Tensor, shift: Tensor, count: int, gamma: Tensor | None, beta: Tensor | None, eps: float,
+        running_mean: Tensor | None, running_var: Tensor | None, factor: float, moments: Tensor, affine: Tensor,
+    ) -> None:  # fmt: skip
+        channels = shift.numel()
+        require((running_mean is None) == (running_var is None), "a running mean without a variance")
+        _run(
+            self._library.sparseopt_batch_norm_forward,
+            *(channels, count, address(sums, DOUBLE, 2, channels), address(shift, FLOAT)),
+            *(optional(gamma, FLOAT, channels), optional(beta, FLOAT, channels), eps),
+            *(optional(running_mean, FLOAT, channels), optional(running_var, FLOAT, channels), factor),
+            *(address(moments, DOUBLE, 2, channels), address(affine, FLOAT, 3, channels)),
+        )
+
+    def batch_norm_backward(
+        self, sums: Tensor, count: int, moments: Tensor, gamma: Tensor | None, coefficients: Tensor, gradients: Tensor
+    ) -> None:  # fmt: skip
+        channels = coefficients.shape[1]
+        _run(
+            self._library.sparseopt_batch_norm_backward,
+            *(channels, count, address(sums, DOUBLE, 2, channels), address(moments, DOUBLE, 2, channels)),
+            *(optional(gamma, FLOAT, channels), address(coefficients, FLOAT, 4, channels)),
+            address(gradients, FLOAT, 2, channels),
+        )
+
+    def pack(self, image: Tensor, x: Tensor, border: int) -> None:
+        to = self._layout.image(x, border)
+        _run(self._library.sparseopt_pack, *self._batch(image, to), to)
+
+    def unpack(self, x: Tensor, border: int, image: Tensor) -> None:
+        found = self._layout.image(x, border)
+        at, samples = self._batch(image, found)
+        _run(self._library.sparseopt_unpack, found, samples, at)
+
+    def _batch(self, image: Tensor, x: Image) -> tuple[int, int]:
+        """Images as torch has them, as many as fit x."""
+        samples = image.shape[0]
+        require(self._layout.blocks(samples) == x.blocks, "a batch of another size")
+        return address(image, FLOAT, samples, x.channels, x.height, x.width), samples
+
+    def pool_forward(self, x: Tensor, border: int, pooled: Tensor) -> None:
+        found = self._layout.image(x, border)
+        at, samples = self._means(pooled, found)
+        _run(self._library.sparseopt_pool_forward, found, samples, at)
+
+    def pool_backward(self, gradient: Tensor, g: Tensor, border: int, accumulate: bool) -> None:
+        to = self._layout.image(g, border)
+        _run(self._library.sparseopt_pool_backward, *self._means(gradient, to), to, accumulate)
+
+    def _means(self, pooled: Tensor, x: Image) -> tuple[int, int]:
+        samples = pooled.shape[0]
+        require(self._layout.blocks(samples) == x.blocks, "a batch of another size")
+        return address(pooled, FLOAT, samples, x.channels), samples
+
+    def shortcut_backward(
+        self, g: Tensor, g_border: int, stride: int, offset: int, to: Tensor, to_border: int, accumulate: bool
+    ) -> None:
+        found, target = self._layout.image(g, g_border), self._layout.image(to, to_border)
+        require(
+            found.blocks == target.blocks
+            and offset >= 0
+            and offset + target.channels <= found.channels
+            and (target.height - 1) // stride < found.height
+            and (target.width - 1) // stride < found.width,
+            "a gradient that is smaller than what its shortcut read",
+        )
+        _run(self._library.sparseopt_shortcut_backward, found, stride, offset, target, accumulate)
+
+    def finish_gradient(
+        self, g: Tensor, g_border: int, x: Tensor | None, x_border: int, z: Tensor, norm: Tensor, samples: int, sums: Tensor
+    ) -> None:  # fmt: skip
+        of = self._layout.image(g, g_border)
+        require(of.blocks == self._layout.blocks(samples), "the batch is another one")
+        behind = None if x is None else self._layout.like(x, x_border, of)
+        _run(
+            self._library.sparseopt_finish_gradient,
+            *(of, behind, self._layout.like(z, 0, of), address(norm, FLOAT, 3, of.channels)),
+            *(samples, address(sums, DOUBLE, 2, of.channels)),
+        )
+
+    def tile_samples(self, x: Tensor, tiles: Tensor) -> None:
+        samples, features = x.shape
+        vectors = self._layout.blocks(samples)
+        to = self._layout.tiles(tiles, vectors, features)
+        _run(
+            self._library.sparseopt_tile_samples,
+            *(address(x, FLOAT), samples, features, vectors * self._layout.lanes, to),
+        )
+
+    def untile_samples(self, tiles: Tensor, x: Tensor) -> None:
+        samples, features = x.shape
+        vectors = self._layout.blocks(samples)
+        found = self._layout.tiles(tiles, vectors, features)
+        _run(
+            self._library.sparseopt_untile_samples,
+            *(found, samples, features, vectors * self._layout.lanes, address(x, FLOAT)),
+        )
+
+    def chain_forward(
+        self, values: Sequence[Tensor], start: Sequence[Tensor], offset: Sequence[Tensor], relu: Sequence[int],
+        bias: Sequence[Tensor], tiles: Sequence[Tensor],
+    ) -> None:  # fmt: skip
+        """Layers that follow one another. `tiles`: the input and the outputs of all of them. An empty bias is none."""
+        vectors = tiles[0].shape[0]
+        features = [each.shape[2] for each in tiles]
+        layers = (Linear * len(values))(
+            *(
+                Linear(
+                    *(_pattern(values[i], start[i], offset[i], features[i + 1]), None),
+                    *(_bias(bias[i], features[i + 1]), relu[i], features[i], features[i + 1], None, None),
+                )
+                for i in range(len(values))
+            )
+        )
+        _run(
+            self._library.sparseopt_chain_forward,
+            *(len(layers), layers, vectors * self._layout.lanes, self._tiles(tiles, vectors, features)),
+        )
+
+    def _tiles(
+        self, tiles: Sequence[Tensor], vectors: int, features: Sequence[int]
+    ) -> ctypes.Array[ctypes.c_void_p]:
+        return addresses(
+            [self._layout.tiles(each, vectors, size) for each, size in zip(tiles, features, strict=True)]
+        )
+
+    def chain_backward(
+        self, gradient: Tensor, values: Sequence[Tensor], start: Sequence[Tensor], offset: Sequence[Tensor],
+        order: Sequence[Tensor], relu: Sequence[int], tiles: Sequence[Tensor], input_gradient: Tensor | None,
+        weight_gradient: Sequence[Tensor], bias_gradient: Sequence[Tensor],
+    ) -> None:  # fmt: skip
+        """`gradient`: of the last output; it is overwritten. `input_gradient`: where that of the input goes, if anywhere."""
+        vectors = tiles[0].shape[0]
+        features = [each.shape[2] for each in tiles]
+        layers = (Linear * len(values))(
+            *(
+                Linear(
+                    _pattern(values[i], start[i], offset[i], features[i]),
+                    *(
+                        address(order[i], SHORT, values[i].numel()),
+                        None,
+                        relu[i],
+                        features[i],
+                        features[i + 1],
+                    ),
+                    _flat(weight_gradient[i], values[i].numel()),
+                    _bias(bias_gradient[i], features[i + 1]),
+                )
+                for i in range(len(values))
+            )
+        )
+        dy = self._layout.tiles(gradient, vectors, features[-1])
+        dx = None if input_gradient is None else self._layout.tiles(input_gradient, vectors, features[0])
+        _run(
+            self._library.sparseopt_chain_backward,
+            *(len(layers), layers, vectors * self._layout.lanes, self._tiles(tiles, vectors, features)),
+            *(dy, dx),
+        )
+
+    def sum_features(self, z: Tensor, samples: int, sums: Tensor) -> None:
+        at, features, padded = self._features(z)
+        require(padded == self._layout.blocks(samples) * self._layout.lanes, "the batch is another one")
+        _run(
+            self._library.sparseopt_sum_features,
+            *(at, features, samples, padded, address(sums, DOUBLE, 2, features)),
+        )
+
+    def normalise(self, z: Tensor, affine: Tensor, relu: bool, y: Tensor) -> None:
+        at, features, padded = self._features(z)
+        to = self._layout.tiles(y, z.shape[0], features)
+        _run(
+            self._library.sparseopt_normalise,
+            *(at, address(affine, FLOAT, 3, features), relu, features, padded, to),
+        )
+
+    def sum_gradients(
+        self, y: Tensor | None, z: Tensor, mean: Tensor, gradient: Tensor, sums: Tensor
+    ) -> None:
+        """`mean`: the numbers of a batch norm, which begin with it."""
+        at, features, padded = self._features(z)
+        behind = None if y is None else self._layout.tiles(y, z.shape[0], features)
+        _run(
+            self._library.sparseopt_sum_gradients,
+            *(behind, at, address(mean, FLOAT, 3, features), features, padded),
+            *(self._layout.tiles(gradient, z.shape[0], features), address(sums, DOUBLE, 2, features)),
+        )
+
+    def normalise_backward(self, z: Tensor, coefficients: Tensor, samples: int, gradient: Tensor) -> None:
+        at, features, padded = self._features(z)
+        require(padded == self._layout.blocks(samples) * self._layout.lanes, "the batch is another one")
+        _run(
+            self._library.sparseopt_normalise_backward,
+            *(at, address(coefficients, FLOAT, 4, features), features, samples, padded),
+            self._layout.tiles(gradient, z.shape[0], features),
+        )
+
+    def _features(self, tiles: Tensor) -> tuple[int, int, int]:
+        vectors, features = tiles.shape[0], tiles.shape[2]
+        return self._layout.tiles(tiles, vectors, features), features, vectors * self._layout.lanes
+
+    def gather(
+        self, dense: Sequence[Tensor], position: Sequence[Tensor], before: Sequence[Tensor], values: Sequence[Tensor]
+    ) -> list[bool]:  # fmt: skip
+        """The active values of several tensors, and which of them are those before, where `before` is not empty."""
+        copies = (Copy * len(dense))(
+            *(_copy(*each) for each in zip(dense, position, before, values, strict=True))
+        )
+        _run(self._library.sparseopt_gather, len(copies), copies)
+        return [bool(each.same) for each in copies]
+
+    def scatter(self, values: Sequence[Tensor], position: Sequence[Tensor], dense: Sequence[Tensor]) -> None:
+        copies = (Copy * len(dense))(
+            *(_copy(to, at, None, found) for to, at, found in zip(dense, position, values, strict=True))
+        )
+        _run(self._library.sparseopt_scatter, len(copies), copies)
+
+
+def _run(function: Any, *arguments: Any) -> None:
+    error = function(torch.get_num_threads(), *arguments)
+    if error is not None:
+        raise MemoryError(f"the sparse kernels failed: {error.decode()}")
+
+
+def _pattern(values: Tensor, start: Tensor, offset: Tensor, lists: int) -> Pattern:
+    size = values.numel()
+    return Pattern(
+        *(address(start, SHORT, lists + 1), address(offset, SHORT, size), _flat(values, size), size)
+    )
+
+
+def _flat(values: Tensor, size: int) -> int:
+    """The address of as many floats, in whatever shape."""
+    require(values.numel() == size, "another number of values")
+    return address(values, FLOAT)
+
+
+def _bias(bias: Tensor, features: int) -> int | None:
+    return address(bias, FLOAT, features) if bias.numel() else None
+
+
+def _check_rows(read: Image, made: Image, stride: int, reach: int) -> None:
+    """Output row h reads rows below h * stride + reach."""
+    require(stride in (1, 2), "stride 1 or 2")
+    require((made.height - 1) * stride + reach <= read.height + read.border, "rows beyond the image")
+
+
+def _copy(dense: Tensor, position: Tensor, before: Tensor | None, values: Tensor) -> Copy:
+    size = position.numel()
+    known = before is not None and size > 0 and before.numel() == size
+    return Copy(
+        *(address(dense, FLOAT), address(position, SHORT), size),
+        *(_flat(before, size) if known and before is not None else None, _flat(values, size), 0),
+    )

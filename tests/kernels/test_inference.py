@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -176,3 +177,95 @@ def test_any_number_of_threads_gives_the_same_bits(
         outputs.append(engine(x))
     assert agree(engine, model, x)
     assert all(torch.equal(each, outputs[0]) for each in outputs)
+
+
+def test_the_weights_count_and_not_the_masks() -> None:
+    """Weights of another checkpoint, an averaged model, another model's topology: the engine is `model.eval()`."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 16, 16)
+    model, other = CifarResNet(8, 10, width=0.5), CifarResNet(8, 10, width=0.5)
+    topology, another = so.sparsify(model, 0.8, seed=0), so.sparsify(other, 0.8, seed=1)
+    trained(model, x)
+    trained(other, x)
+    assert agree(so.compile_inference(model, another), model, x)
+    model.load_state_dict(other.state_dict())
+    assert agree(so.compile_inference(model, topology), model, x)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.update_parameters(model)
+    model.load_state_dict(CifarResNet(8, 10, width=0.5).state_dict())
+    averaged.update_parameters(model)
+    assert agree(so.compile_inference(averaged.module, topology), averaged.module, x)
+
+
+def test_linear_weights_count_whatever_their_layer_is_called() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(300, 400), nn.ReLU(), nn.Linear(400, 10))
+    topology = so.sparsify(model, 0.9)
+    engine = so.compile_inference(model[1], topology)
+    assert [each.reason for each in engine.layers] == [None]
+    assert agree(engine, model[1], torch.randn(5, 300))
+    model[1].load_state_dict(nn.Linear(300, 400).state_dict())
+    assert agree(so.compile_inference(model, topology), model, torch.randn(5, 3, 10, 10))
+
+
+def test_parametrized_weights_are_frozen_as_they_are() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(300, 400), nn.ReLU(), nn.Linear(400, 10))
+    topology = so.sparsify(model, 0.9)
+    nn.utils.parametrizations.weight_norm(model[0])
+    engine = so.compile_inference(model, topology)
+    assert [each.reason for each in engine.layers] == [None, None]
+    assert agree(engine, model, torch.randn(5, 300))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_are_refused_before_the_first_call(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(300, 400), nn.ReLU(), nn.Linear(400, 10))
+    topology = so.sparsify(model, 0.9)
+    with pytest.raises(so.kernels.Unsupported, match=rf"'0\.weight' is {dtype}"):
+        so.compile_inference(model.to(dtype), topology)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own import
+def test_a_compiled_model_is_that_inside() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(300, 400), nn.ReLU(), nn.Linear(400, 10))
+    topology = so.sparsify(model, 0.9)
+    engine = so.compile_inference(torch.compile(model), topology)  # pyright: ignore[reportArgumentType]
+    assert agree(engine, model, torch.randn(5, 300))
+
+
+def test_every_layer_is_listed_with_how_it_runs() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.grouped = nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 3, groups=2)
+            self.twice, self.full = nn.Linear(8, 8), nn.Conv2d(8, 8, 1)
+            self.lstm, self.unused = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.full(F.gelu(self.grouped(F.gelu(self.conv(x)))))
+            return self.twice(self.twice(self.lstm(x.flatten(2).transpose(1, 2))[0]))
+
+    model = Net()
+    engine = so.compile_inference(model, so.sparsify(model, 0.9, distribution="uniform", include=["conv*"]))
+    reasons = {each.name: each.reason for each in engine.layers}
+    assert set(reasons) == {"conv", "grouped", "twice", "full", "lstm", "unused"}
+    assert [name for name, reason in reasons.items() if reason is None] == ["conv"]
+    expected = {
+        "grouped": "groups=2",
+        "twice": "2 times",
+        "full": "0% zeros",
+        "lstm": "LSTM",
+        "unused": "call",
+    }
+    assert all(words in str(reasons[name]) for name, words in expected.items())
+    assert repr(engine) == engine.summary()
+    assert all(name in engine.summary() for name in reasons)
+
+
+def test_engines_are_not_pickled(tmp_path: Path) -> None:
+    model = nn.Conv2d(3, 8, 3)
+    engine = so.compile_inference(model, so.sparsify(model, 0.8))
+    with pytest.raises(TypeError, match="Engine cannot be pickled"):
+        torch.save(engine, tmp_path / "engine.pt")

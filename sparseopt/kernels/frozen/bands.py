@@ -1,11 +1,9 @@
 """How images are cut into bands for inference, so that even a single one fills whole vectors (see `csrc/bands.h`)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sparseopt.kernels.match.graph import Activation, Conv
-
-Value = Activation | Conv
+from sparseopt.kernels.frozen.description import ConvStep
 
 SPARE = 1.15  # one sample at a time stays in the cache, which is worth this much more arithmetic
 
@@ -20,20 +18,20 @@ class Extent:
     scale: int
 
 
-Extents = Mapping[Value, Extent]
+Extents = Sequence[Extent]  # by the number of the value
 
 
-def band_rows(extents: Extents, bands: int) -> dict[Value, int]:
+def band_rows(extents: Extents, bands: int) -> list[int]:
     """Rows of one band of every value.
 
     A convolution of stride s reads, for row h of a band, rows around h * s of the same band: where its output has r rows a band,
     its input has s * r. So the coarsest image decides, and finer ones have as many times its rows as they are finer.
     """
     if bands == 1:
-        return {value: extent.height for value, extent in extents.items()}
-    coarsest = max(extent.scale for extent in extents.values())
-    unit = max(-(-extent.height * extent.scale // (bands * coarsest)) for extent in extents.values())
-    return {value: unit * coarsest // extent.scale for value, extent in extents.items()}
+        return [extent.height for extent in extents]
+    coarsest = max(extent.scale for extent in extents)
+    unit = max(-(-extent.height * extent.scale // (bands * coarsest)) for extent in extents)
+    return [unit * coarsest // extent.scale for extent in extents]
 
 
 def choose_bands(extents: Extents, samples: int, lanes: int) -> int:
@@ -46,15 +44,14 @@ def choose_bands(extents: Extents, samples: int, lanes: int) -> int:
 def vectors(extents: Extents, bands: int) -> int:
     """How many vectors all values take."""
     rows = band_rows(extents, bands)
-    return sum(rows[value] * extent.width * extent.channels for value, extent in extents.items())
+    return sum(each * extent.width * extent.channels for each, extent in zip(rows, extents, strict=True))
 
 
-def halo(readers: Iterable[Conv], bands: int) -> int:
+def halo(readers: Iterable[ConvStep], bands: int) -> int:
     """Rows beyond its own that a band is read with: the padding, and with several bands what a kernel reaches below."""
     wanted = [0]
-    for conv in readers:
-        assert not isinstance(conv.module.padding, str)
-        wanted += conv.module.padding
+    for step in readers:
+        wanted += step.padding
         if bands > 1:
-            wanted.append(conv.module.kernel_size[0] - conv.module.padding[0] - conv.module.stride[0])
+            wanted.append(step.weight.shape[2] - step.padding[0] - step.stride)
     return max(wanted)

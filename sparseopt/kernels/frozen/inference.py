@@ -1,36 +1,38 @@
 """`compile_inference`: a frozen copy of a network, batch norm folded into the weights, on sparse kernels."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch import nn
+from torch.nn.utils import parametrize
 
-from sparseopt.kernels.accelerated import BREAK_EVEN, find_pieces, sparsity, trace
-from sparseopt.kernels.conv.region import check_image
-from sparseopt.kernels.frozen.bands import Value, choose_bands
-from sparseopt.kernels.frozen.program import Heads, Program, Step, extents_of, in_step
-from sparseopt.kernels.linear.chain import SparseChain
-from sparseopt.kernels.match.chains import Chain, Layer
-from sparseopt.kernels.match.graph import Activation, Conv, Region, Shortcut
+from sparseopt.kernels.accelerated import BREAK_EVEN, Unsupported, find_pieces, trace
+from sparseopt.kernels.frozen.chain import FrozenChain
+from sparseopt.kernels.frozen.description import share_of_zeros
+from sparseopt.kernels.frozen.engine import Engine, LayerReport
+from sparseopt.kernels.frozen.freeze import freeze_chain, freeze_region
+from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.match.heads import take_heads
+from sparseopt.kernels.match.reasons import layers, why_dense
 from sparseopt.kernels.match.rewrite import Piece, rewrite
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.memory import zeros
-from sparseopt.kernels.native.norm import Normed
 from sparseopt.topology import Topology
+
+Found = dict[FrozenRegion | FrozenChain, Piece[Any]]
 
 # Weights of a chain of linear layers, below which torch's dense one takes less time than changing the layout.
 SMALL = 1 << 16
 
 
-def compile_inference(model: nn.Module, topology: Topology) -> "Engine":
+def compile_inference(model: nn.Module, topology: Topology | None = None) -> Engine:
     """The network as it is now, for inference alone: `engine(x)` is what `model.eval()(x)` would be.
 
-    The engine is a copy: later changes of the model do not reach it. Convolutions and linear layers run on their active weights
-    only, batch norm costs nothing, and a batch passes through all layers of a region in shares that stay in the cache. Raises
-    `BuildError` or `Unsupported` where the kernels cannot run.
+    The engine is a copy: later changes of the model do not reach it. Convolutions and linear layers run on the weights that
+    are not zero, whatever the masks of `topology` say, batch norm costs nothing, and a batch passes through all layers of a
+    region in shares that stay in the cache. `print(engine)` says what runs how. Raises `BuildError` or `Unsupported` where
+    the kernels cannot run.
 
     >>> import torch, sparseopt as so
     >>> from torch import nn
@@ -40,123 +42,83 @@ def compile_inference(model: nn.Module, topology: Topology) -> "Engine":
     torch.Size([1, 16, 32, 32])
     """
     operators()
-    model, topology = copy.deepcopy((model, topology))
-    model.eval().requires_grad_(False)
+    name, model = type(model).__name__, frozen_copy(model)
     traced = trace(model)
-    regions, chains = find_pieces(model, traced.graph)
-    large = {SparseChain(each.content, topology): each for each in chains if size(each.content) >= SMALL}
-    found: dict[FrozenRegion | SparseChain, Piece[Any]] = {**large}
-    for region in regions:
-        piece, heads = take_heads(model, region, frozenset().union(*(each.nodes for each in large.values())))
-        found[FrozenRegion(region.content, heads, topology)] = piece
-    sparse = {module: piece for module, piece in found.items() if sparsity(module, topology) >= BREAK_EVEN}
-    for chain in sparse:
-        for layer in chain.chain if isinstance(chain, SparseChain) else ():
-            fold_into(layer)
-    rewrite(traced, sparse)
-    return Engine(traced)
+    reasons = why_dense(model, traced.graph)
+    found = find_sparse(model, traced.graph, reasons)
+    rewrite(traced, found)
+    sparse = {name for piece in found for name in piece.content.names()}
+    reports = [
+        LayerReport(
+            name, type(module).__name__, *count_weights(module), None if name in sparse else reasons[name]
+        )
+        for name, module in layers(model)
+    ]
+    return Engine(traced, reports, name)
 
 
-def size(chain: Chain) -> int:
-    return sum(layer.module.weight.numel() for layer in chain)
-
-
-class Engine:
-    """A compiled network. Call it with what the model takes."""
-
-    def __init__(self, program: GraphModule) -> None:
-        self.program = program
-
-    @torch.inference_mode()
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.program.forward(*args, **kwargs)
-
-
-def order_steps(region: Region, topology: Topology) -> list[Step]:
-    """The convolutions so that whatever a sum adds is there before it."""
-    steps: dict[Value, Step] = {}
-
-    def add(conv: Conv, makes: Value, shortcut: Shortcut | None, *, relu: bool) -> None:
-        parts = (None, 1, 0) if shortcut is None else (shortcut.source, shortcut.stride, shortcut.offset)
-        steps[makes] = Step(conv, conv.mask(topology), *fold(conv), makes, *parts, relu)
-
-    def need(value: Value) -> None:
-        if value in steps or (isinstance(value, Activation) and value.main is None):
-            return
-        if isinstance(value, Conv):
-            need(value.input)
-            add(value, value, None, relu=False)
-            return
-        assert value.main is not None
-        need(value.main.input)
-        if value.shortcut is not None:
-            need(value.shortcut.source)
-        add(value.main, value, value.shortcut, relu=value.relu)
-
-    for output in region.outputs:
-        need(output.activation)
-    return list(steps.values())
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """In evaluation mode, as plain parameters in float32 on the CPU. Raises `Unsupported`."""
+    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    if isinstance(model, torch.jit.ScriptModule):
+        raise Unsupported("a scripted model cannot be traced: compile the model that was scripted")
+    model = copy.deepcopy(model).eval()
+    for module in list(model.modules()):
+        if parametrize.is_parametrized(module):
+            make_plain(module)
+    model.requires_grad_(False)
+    for name, each in model.named_parameters():
+        if each.dtype != torch.float32 or each.device.type != "cpu":
+            raise Unsupported(
+                f"engines compute in float32 on the CPU, and {name!r} is {each.dtype} on {each.device}: "
+                "compile model.float().cpu()"
+            )
+    # A trace shows what a model calls, and not the model itself.
+    alone = type(model).__module__.startswith("torch.nn") and not isinstance(model, nn.Sequential)
+    return nn.Sequential(model) if alone else model
 
 
 @torch.no_grad()
-def fold_into(layer: Layer) -> None:
-    """Put a layer's batch norm into its own weight and bias."""
-    weight, bias = fold(layer)
-    layer.module.weight.copy_(weight)
-    layer.module.bias, layer.norm = nn.Parameter(bias, requires_grad=False), None
+def make_plain(module: nn.Module) -> None:
+    """Give a parametrized module its weights as they are. Torch's own removal would change the class, which copies share."""
+    weights = {name: getattr(module, name) for name in module._modules["parametrizations"] or ()}  # pyright: ignore
+    module.__class__ = parametrize.type_before_parametrizations(module)
+    del module._modules["parametrizations"]
+    for name, weight in weights.items():
+        module.register_parameter(name, nn.Parameter(weight.detach().clone()))
 
 
-def fold(layer: Normed) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a layer with its batch norm inside."""
-    module, norm = layer.module, layer.norm
-    bias = zeros(layer.channels).double() if module.bias is None else module.bias.double()
-    if norm is None:
-        return module.weight, bias.float()
-    if norm.running_mean is None or norm.running_var is None:
-        raise ValueError(
-            f"the batch norm behind {layer.weight!r} has no running statistics: its output depends on the whole batch "
-            "and cannot be folded; train with track_running_stats=True"
-        )
-    scale = (norm.running_var.double() + norm.eps).rsqrt()
-    if norm.weight is not None:
-        scale = scale * norm.weight.double()
-    bias = (bias - norm.running_mean.double()) * scale
-    if norm.bias is not None:
-        bias = bias + norm.bias.double()
-    return (module.weight.double() * scale.view(-1, *[1] * (module.weight.dim() - 1))).float(), bias.float()
+def find_sparse(model: nn.Module, graph: Any, reasons: dict[str, str]) -> Found:
+    """What runs on the kernels; of the rest that could, the reason is noted."""
+    regions, chains = find_pieces(model, graph)
+    found: Found = {}
+    for piece in chains:
+        frozen = freeze_chain(piece.content)
+        if sum(weight.size for weight in frozen.weights()) < SMALL:
+            reasons |= dict.fromkeys(frozen.names(), "too small to gain from another layout")
+        elif worthwhile(frozen, reasons):
+            found[FrozenChain(frozen)] = piece
+    taken = frozenset().union(*(each.nodes for each in found.values()))
+    names: Mapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
+    for piece in regions:
+        with_heads, heads = take_heads(model, piece, taken)
+        frozen = freeze_region(piece.content, heads, names)
+        if worthwhile(frozen, reasons):
+            found[FrozenRegion(frozen)] = with_heads
+    return found
 
 
-class FrozenRegion(nn.Module):
-    """A region with constant weights. Everything that depends on the image size is prepared once a size."""
+def worthwhile(frozen: Any, reasons: dict[str, str]) -> bool:
+    zeros = share_of_zeros(frozen.weights())
+    if zeros >= BREAK_EVEN:
+        return True
+    message = f"{zeros:.0%} zeros in the layers that run together, and below {BREAK_EVEN:.0%} dense is faster"
+    reasons |= dict.fromkeys(frozen.names(), message)
+    return False
 
-    def __init__(self, region: Region, heads: Heads, topology: Topology) -> None:
-        super().__init__()
-        self.region, self.heads = region, heads
-        self.steps = order_steps(region, topology)
-        self.lanes = operators().lanes()
-        self._programs: dict[tuple[Any, ...], Program] = {}
 
-    def weights(self) -> list[tuple[str, Tensor]]:
-        return self.region.weights()
-
-    def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
-        for image, activation in zip(images, self.region.inputs, strict=True):
-            check_image(image, activation.channels)
-        samples = images[0].shape[0]
-        program = self.program(samples, *((image.shape[2], image.shape[3]) for image in images))
-        return tuple(program.network.run(images))
-
-    def program(self, samples: int, *sizes: tuple[int, int]) -> Program:
-        key = (samples, *sizes)
-        if key not in self._programs:
-            self._programs[key] = self._program(samples, sizes)
-        return self._programs[key]
-
-    def _program(self, samples: int, sizes: tuple[tuple[int, int], ...]) -> Program:
-        """What another batch of this size uses, if it is cut into as many bands, or a new one."""
-        extents = extents_of(self.region.inputs, sizes, self.steps)
-        bands = choose_bands(extents, samples, self.lanes) if in_step(extents, self.steps) else 1
-        for (_, *others), program in self._programs.items():
-            if others == list(sizes) and program.bands == bands:
-                return program
-        return Program(self.region, self.steps, self.heads, extents, bands, self.lanes)
+def count_weights(module: nn.Module) -> tuple[int, float]:
+    """How many weights a layer has, and the share of them that are zero."""
+    weights = [each for each in module._parameters.values() if each is not None and each.dim() >= 2]
+    size = sum(each.numel() for each in weights)
+    return size, 1 - sum(int(each.count_nonzero()) for each in weights) / max(size, 1)

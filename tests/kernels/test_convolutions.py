@@ -38,15 +38,16 @@ def conv_net(shape: str, *, bias: bool = False, norm: bool = True) -> tuple[nn.M
     return model, (3, *size)
 
 
-@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9, 0.99])
-@pytest.mark.parametrize("batch", [1, 7, 16, 33, 128])
+@pytest.mark.parametrize(
+    ("batch", "sparsity"), [(1, 0.0), (1, 0.99), (7, 0.9), (16, 0.0), (33, 0.5), (128, 0.9)]
+)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_are_those_of_the_masked_dense_layer(
-    check_every_tensor: Check, shape: str, batch: int, sparsity: float
+    check: Check, shape: str, batch: int, sparsity: float
 ) -> None:
     model, size = conv_net(shape)
     topology = so.sparsify(model, sparsity, distribution="uniform")
-    check_every_tensor(model, topology, *torch.randn(5, batch, *size))
+    check(model, topology, *torch.randn(5, batch, *size))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -60,22 +61,7 @@ def test_bias_and_batch_norm_in_both_modes(check: Check, bias: bool, norm: bool,
             module.running_var = torch.rand(module.num_features) + 0.5
     model.train(training)
     topology = so.sparsify(model, 0.8)
-    if bias and norm and training:
-        # The bias of a convolution before batch norm has gradient zero; torch returns its rounding errors instead.
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d) and module.bias is not None:
-                module.bias.requires_grad_(False)
-        check_bias_free(model, topology, size)
-        return
     check(model, topology, torch.randn(9, *size))
-
-
-def check_bias_free(model: nn.Module, topology: so.Topology, size: tuple[int, ...]) -> None:
-    x = torch.randn(9, *size)
-    expected = model.double()(x.double())
-    model.float()
-    so.accelerate(model, topology, break_even=0.0)
-    assert torch.allclose(model(x).double(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

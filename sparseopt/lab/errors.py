@@ -1,5 +1,8 @@
 """What goes wrong in the lab and can be set right by the person at the keyboard."""
 
+import difflib
+from collections.abc import Iterable
+
 INTERRUPTED = 130
 """The exit code that shells report for a process ended by Ctrl-C: 128 + SIGINT."""
 
@@ -28,3 +31,13 @@ def require_positive(settings: object, *options: str) -> None:
     for option in options:
         value = getattr(settings, option)
         require(value >= 1, option, value, "at least 1")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A question about the name that comes closest, if one comes close.
+
+    >>> near("globl", ["layer", "global"]), near("xyz", ["layer", "global"])
+    (' (did you mean global?)', '')
+    """
+    closest = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {closest[0]}?)" if closest else ""

@@ -5,7 +5,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from sparseopt.lab.show.figures import COLORS, INK, THEORY, band, panels, save, style, svg
+from sparseopt.lab.show.colors import COLORS, INK
+from sparseopt.lab.show.figures import THEORY, band, panels, save, style, svg
 
 
 def _figure() -> Figure:

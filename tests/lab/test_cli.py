@@ -52,15 +52,13 @@ def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         (["extra"], "extra"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_exit_code_2(
+def test_a_wrong_command_line_names_what_is_near_and_is_exit_code_2(
     argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("sparseopt x", command, argv) == 2
     error = capsys.readouterr().err
-    assert error.startswith("sparseopt x: ")
-    assert error.count("\n") == 1
     assert expected in error
-    assert "--help" in error
+    assert "sparseopt x --help" in error
 
 
 def test_a_user_error_is_one_line_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from sparseopt.lab.commands import plot as plot_command
 from sparseopt.lab.commands import runs as runs_command
@@ -75,6 +76,22 @@ def test_the_table_lists_every_run_whole(folder: Path, capsys: pytest.CaptureFix
     assert any("below/dense" in line for line in lines)
 
 
+def test_the_table_fits_80_columns(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sparseopt.lab.show.terminal.WIDE", 80)
+    assert runs_command.main([str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    (line,) = [line for line in lines if line.startswith(" finished")]
+    assert "finished" in line[10:]
+    assert "2/2" in line
+    assert "%" in line
+    assert "…" not in "".join(lines)  # nothing is cut
+    assert "hidden" in "".join(lines)  # what is unusual stands below the name
+
+
 def test_an_empty_folder_and_none_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runs_command.main([str(tmp_path)]) == 0
     assert "no runs" in capsys.readouterr().out
@@ -100,18 +117,51 @@ def test_the_legend_of_many_settings_fits_into_the_picture(folder: Path) -> None
     run = Run.read(folder / "finished")
     changes = {
         "lr": 0.123,
-        "weight_decay": 0.0123,
         "momentum": 0.87,
         "warmup_epochs": 0.5,
         "drop_fraction": 0.25,
     }
-    runs = [replace(run, config=replace(run.config, seed=seed, **changes)) for seed in range(5)]
+    runs = [
+        replace(run, config=replace(run.config, weight_decay=0.0123 * seed, **changes)) for seed in range(5)
+    ]
     figure = draw_curves([run, *runs])
     (legend,) = figure.legends
     assert len(legend.get_texts()) == 8  # six runs, test, train
+    assert_whole(figure)
+
+
+def assert_whole(figure: Figure) -> None:
+    """The legend lies within the picture, and the axes keep their size."""
     figure.draw_without_rendering()
+    (legend,) = figure.legends
     box = legend.get_window_extent()
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert 0 <= box.y0 < box.y1 <= figure.bbox.height
+    assert min(axis.get_window_extent().height for axis in figure.axes) > 0.8 * figure.dpi
+
+
+def test_thirty_runs_have_thirty_colours_and_a_legend_that_is_whole(folder: Path) -> None:
+    run = Run.read(folder / "finished")
+    runs = [replace(run, config=replace(run.config, lr=0.01 * number)) for number in range(1, 31)]
+    figure = draw_curves(runs)
+    colors = [line.get_color() for line in figure.axes[2].lines]
+    assert len(set(map(str, colors))) == 30
+    assert_whole(figure)
+
+
+def test_seeds_become_a_mean_with_a_band(folder: Path) -> None:
+    run = Run.read(folder / "finished")
+    rows = [{**row, "itop_rate": row["itop_rate"] + 0.1} for row in run.rows]
+    other = replace(run, config=replace(run.config, seed=1), rows=rows)
+    figure = draw_curves([run, other])
+    itop = figure.axes[2]
+    (line,) = itop.lines
+    expected = [row["itop_rate"] + 0.05 for row in run.rows]
+    assert list(map(float, line.get_ydata())) == pytest.approx(expected)  # pyright: ignore[reportArgumentType]
+    assert len(itop.collections) == 1
+    (legend,) = figure.legends
+    assert "2 seeds" in legend.get_texts()[0].get_text()
+    assert_whole(figure)
 
 
 def test_curves_show_every_run_at_every_epoch(folder: Path) -> None:
@@ -133,11 +183,13 @@ def test_plot_writes_png_and_pdf(folder: Path, tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "both.pdf").read_bytes().startswith(b"%PDF")
     assert plot_command.main(names[:1]) == 0
     assert (folder / "finished" / "curves.png").exists()
+    assert plot_command.main([str(folder), "--out", str(tmp_path / "a.png")]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "both.pdf", "both.png"]
 
 
 @pytest.mark.parametrize(
     ("names", "complaint"),
-    [([], "name one or more"), (["nothing"], "no config.json"), (["diverged"], "completed an epoch")],
+    [([], "name one or more"), (["nothing"], "there is no folder"), (["diverged"], "completed an epoch")],
 )
 def test_what_cannot_be_drawn_is_one_line(
     folder: Path, names: list[str], complaint: str, capsys: pytest.CaptureFixture[str]

@@ -64,20 +64,24 @@ def test_a_run_is_repeated_from_its_record(tmp_path: Path, outcome: Outcome) -> 
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (["digit-mlp"], "the recipes are digits-mlp, mnist-mlp, cifar100-resnet20, imagenet-resnet50"),
+        (
+            ["digit-mlp"],
+            "unknown recipe 'digit-mlp' (did you mean digits-mlp?); the recipes are digits-mlp, mnist-mlp",
+        ),
+        (
+            ["--sparsity", "95"],
+            "--sparsity must be at least 0 and less than 1, got 95.0; for 95%, write 0.95",
+        ),
         (["--sparsity", "1"], "--sparsity must be at least 0 and less than 1, got 1.0"),
         (
             ["--fan-in", "bimodal"],
             "--fan-in must be random, constant or bimodal:R with R at least 1, got bimodal",
         ),
-        (["--method", "magic"], "dense"),
         (["--device", "abacus"], "--device abacus cannot be used here"),
         (["--threads", "0"], "--threads must be at least 1"),
         (["--config", "nothing.json"], "cannot read nothing.json"),
         (["digits-mlp", "--config", "x.json"], "give one of them"),
         (["--config", "."], "name the config.json of a run"),
-        (["--config"], "--config"),
-        (["--seed", "1", "mnist-mlp"], "the recipe goes before the options: sparseopt train mnist-mlp ..."),
         (["--out", "mnist-mlp", "--sparsity", "1"], "--sparsity must be"),
         (["mnist-mlp", "--data-dir", "nowhere"], "--data-dir nowhere is not a folder"),
     ],
@@ -96,6 +100,22 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(
     assert error.startswith("sparseopt train: ")
     assert error.count("\n") == 1
     assert complaint in error
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["--method", "magic"], "dense"),
+        (["--config"], "--config"),
+        (["--sparsiti", "0.9"], "--sparsity"),
+        (["--seed", "1", "mnist-mlp"], "the recipe goes before the options: sparseopt train mnist-mlp ..."),
+    ],
+)
+def test_what_cannot_be_parsed_is_exit_code_2(
+    argv: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    assert complaint in capsys.readouterr().err
 
 
 def test_divergence_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

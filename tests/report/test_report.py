@@ -1,7 +1,9 @@
 """`sparseopt report`: what the page says about the runs, and what it refuses."""
 
+import csv
 import hashlib
 import json
+import math
 import re
 from html import unescape
 from html.parser import HTMLParser
@@ -18,12 +20,13 @@ from matplotlib.figure import Figure
 from sparseopt.lab.commands.export import main as export
 from sparseopt.lab.commands.report import main
 from sparseopt.lab.report import Drawing, Section, write_report
+from sparseopt.lab.report.baseline import difference_table, differences, read_baseline
 from sparseopt.lab.report.cautions import cautions
 from sparseopt.lab.report.charts import chart_data, read_layers
 from sparseopt.lab.report.masks import fan_in_by_layer
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.report.tables import ReportTable, compared, every_run, results, shared
-from sparseopt.lab.runs.catalogue import Run, find_runs
+from sparseopt.lab.runs.catalogue import Run, find_runs, survey
 from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.system.files import write_json
@@ -323,3 +326,59 @@ def test_sections_come_first_and_only_markup_is_markup(sweep: Path) -> None:
     assert "&lt;b&gt;for&lt;/b&gt;" in page
     assert page.index("Mine &lt;first&gt;</h2>") < page.index("Results</h2>")
     assert re.search(r'aria-label="a line"><svg', page)
+
+
+@pytest.fixture
+def paired(make: Maker, tmp_path: Path) -> Path:
+    """Two sparsities with and without the correction, three seeds each; the correction adds 0.05 before the curve's factor."""
+    for seed in range(3):
+        for sparsity in (0.8, 0.9):
+            for correction in ("none", "layer"):
+                folder = tmp_path / f"{sparsity}-{correction}-{seed}"
+                make.run(folder, seed=seed, sparsity=sparsity, correction=correction)
+    return tmp_path
+
+
+def test_differences_from_a_chosen_baseline_are_paired(make: Maker, paired: Path) -> None:
+    study = Study(survey(paired).runs)
+    found = differences(study, read_baseline(["correction=none"]))
+    assert [each.group.settings["sparsity"] for each in found] == [0.8, 0.9]
+    factor = 1 - math.exp(-5 / 2)
+    for each in found:
+        assert each.seeds == [0, 1, 2]
+        assert each.accuracy.mean == pytest.approx(0.05 * factor)
+    (path, *_) = difference_table(study, found).rows
+    assert f"{5 * factor:+.2f}" in [cell.text for cell in path]
+
+
+def test_tables_are_written_for_programs_and_papers(paired: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--baseline", "correction=none", "--tables", "csv", "json", "latex"]
+    assert main([str(paired), *arguments]) == 0
+    names = {Path(line).name for line in capsys.readouterr().out.split()}
+    assert {"report.html", "report-results.csv", "report-differences.json", "report-results.tex"} <= names
+    records = json.loads((paired / "report-results.json").read_text())
+    rows = list(csv.DictReader((paired / "report-results.csv").read_text().splitlines()))
+    assert len(records) == len(rows) == 4
+    assert [float(row["test_accuracy"]) for row in rows] == [each["test_accuracy"] for each in records]
+    assert rows[0]["seeds"] == "0 1 2"
+    differing = json.loads((paired / "report-differences.json").read_text())
+    assert [len(each["test_accuracy_by_seed"]) for each in differing] == [3, 3]
+    latex = (paired / "report-results.tex").read_text()
+    assert latex.count(r"\\") == 5
+    assert r"$\pm$" in latex
+    assert "Against the baseline" in (paired / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("baseline", "complaint"),
+    [
+        ("correction", "write a setting and its value"),
+        ("corection=none", "did you mean correction?"),
+        ("correction=global", "no configuration here has these settings; there are correction: layer, none"),
+    ],
+)
+def test_a_baseline_that_is_none(
+    paired: Path, baseline: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(paired), "--baseline", baseline]) == 2
+    assert complaint in capsys.readouterr().err

@@ -69,7 +69,6 @@ GRID = ["--grid", "seed=0,1"]
         ([*GRID, "--patience", "nan"], "--patience must be at least 0 seconds"),
         ([*GRID, "--storage", "mysql://me@host/db"], "studies live in PostgreSQL"),
         ([*GRID, "--storage", "nonsense"], "--storage is no database URL; write postgresql://USER@HOST/NAME"),
-        (["--seed", "1", "mnist-mlp"], "the recipe goes before the options: sparseopt sweep mnist-mlp ..."),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_exit_code_2(

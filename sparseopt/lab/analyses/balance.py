@@ -18,7 +18,8 @@ from sparseopt.analysis.student_teacher import Descent, train
 from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.one_neuron import RECORDS, StudentSettings, draw_student, draw_task, relevant_mask
 from sparseopt.lab.errors import require
-from sparseopt.lab.show.figures import COLORS, INK, THEORY, panels, style
+from sparseopt.lab.show.colors import COLORS, INK
+from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
 
 FLOWS = {"gradient flow": 0, "HAM flow": 1}

@@ -18,7 +18,8 @@ from sparseopt.analysis.twins import TwoLayers, gradients, initialise, sparse_tw
 from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.inputs import Inputs, Source, batches
 from sparseopt.lab.errors import UserError, require, require_positive
-from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.colors import COLORS, MARKERS
+from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
 from sparseopt.topology import generator

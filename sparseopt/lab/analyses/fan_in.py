@@ -22,7 +22,8 @@ from sparseopt.lab.analyses.bn_ratio import TwinSettings, centre_and_spread, twi
 from sparseopt.lab.analyses.fan_in_training import measure_training
 from sparseopt.lab.analyses.inputs import Inputs, batches
 from sparseopt.lab.errors import require, require_positive
-from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.colors import COLORS, MARKERS
+from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.topology import generator
 from sparseopt.topology.masks import mask_with_fan_in

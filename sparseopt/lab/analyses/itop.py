@@ -4,6 +4,7 @@ The paper compares RigL growing by original and by corrected gradients, at sever
 their seed become one line with a band.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,16 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.bn_ratio import centre_and_spread
+from sparseopt.lab.config.differences import described, differing
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import Run, find_runs
-from sparseopt.lab.show.figures import COLORS, LINES, band, legend_below, panels, style
+from sparseopt.lab.runs.groups import Group, grouped
+from sparseopt.lab.show.colors import COLORS, LINES
+from sparseopt.lab.show.figures import band, legend_below, panels, style
 from sparseopt.lab.show.table import Table
+
+SPOKEN = ("sparsity", "method", "correction", "grow_from", "ham")
+"""The settings that a panel, or the words of `_method`, tell already."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +42,19 @@ def measure(settings: Settings, track: Track) -> Result:
         raise UserError(
             f"no sparse run with metrics in {', '.join(map(str, settings.runs))}; sparseopt train makes one"
         )
-    groups: dict[tuple[float, str], list[Run]] = {}
-    for run in sparse:
-        groups.setdefault((run.config.sparsity, _label(run)), []).append(run)
-    return {"curves": [_curve(sparsity, label, runs) for (sparsity, label), runs in sorted(groups.items())]}
+    groups = grouped(sparse)
+    names = [name for name in differing([group.settings for group in groups]) if name not in SPOKEN]
+    curves = [_curve(group, _label(group, names)) for group in groups]
+    return {"curves": sorted(curves, key=lambda curve: (curve["sparsity"], curve["label"]))}
 
 
-def _label(run: Run) -> str:
-    """What is compared: how connections grow and how weights move."""
+def _label(group: Group, names: Sequence[str]) -> str:
+    """What is compared: how connections grow and how weights move, and whatever else the groups differ in."""
+    rest = described({name: group.settings[name] for name in names if name in group.settings})
+    return f"{_method(group.runs[0])}{rest and f', {rest}'}"
+
+
+def _method(run: Run) -> str:
     config = run.config
     method = {"rigl": "RigL", "set": "SET", "static": "static"}.get(config.method, config.method)
     correction = "no correction" if config.correction == "none" else f"{config.correction} correction"
@@ -54,8 +66,9 @@ def _label(run: Run) -> str:
     return f"{method}, {correction}{grown}" + (", HAM" if config.ham else "")
 
 
-def _curve(sparsity: float, label: str, runs: list[Run]) -> dict[str, Any]:
+def _curve(group: Group, label: str) -> dict[str, Any]:
     """One line: the epochs that all seeds have reached."""
+    runs, sparsity = group.runs, group.runs[0].config.sparsity
     epochs = min(len(run.rows) for run in runs)
     return {
         "sparsity": sparsity,

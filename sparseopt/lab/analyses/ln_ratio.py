@@ -21,7 +21,8 @@ from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.bn_ratio import TwinSettings, centre_and_spread, deviation, measure_norms, twin
 from sparseopt.lab.analyses.inputs import Inputs, batches
 from sparseopt.lab.errors import require
-from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.colors import COLORS, MARKERS
+from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
 from sparseopt.topology import generator

@@ -20,7 +20,8 @@ from sparseopt.analysis.invariants import invariant
 from sparseopt.analysis.student_teacher import Descent, Neurons, Task, Trajectory, make_task, train
 from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.errors import require, require_positive
-from sparseopt.lab.show.figures import COLORS, panels, style
+from sparseopt.lab.show.colors import COLORS
+from sparseopt.lab.show.figures import panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.topology import generator
 

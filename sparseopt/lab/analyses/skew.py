@@ -21,7 +21,8 @@ from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.data import Batch
 from sparseopt.lab.errors import UserError, require, require_positive
 from sparseopt.lab.runs.checkpoint import decode
-from sparseopt.lab.show.figures import COLORS, MARKERS, THEORY, panels, style
+from sparseopt.lab.show.colors import COLORS, MARKERS
+from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.training.experiment import Experiment
 from sparseopt.lab.training.restore import restore

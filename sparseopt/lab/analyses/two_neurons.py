@@ -27,8 +27,10 @@ from sparseopt.lab.analyses.one_neuron import (
     relevant_mask,
 )
 from sparseopt.lab.errors import require
-from sparseopt.lab.show.figures import COLORS, MARKERS, panels, style
+from sparseopt.lab.show.colors import COLORS, MARKERS
+from sparseopt.lab.show.figures import panels, style
 from sparseopt.lab.show.table import Table
+from sparseopt.lab.show.words import counted
 
 OFF = 0.1
 DENSE, SPARSE = 0, 1
@@ -108,10 +110,11 @@ def draw(result: Result) -> Figure:
     with style():
         figure, (plain, scaled, shares) = panels(3)
         _draw_seeds(plain, runs["HAM", "none"])
-        plain.set_title(f"HAM, no scaling: {SHOWN_SEEDS} seeds")
+        shown = len(runs["HAM", "none"]["a_dense"])
+        plain.set_title(f"HAM, no scaling: {counted(shown, 'seed')}")
         plain.legend(loc="upper left", fontsize=8.5)
         _draw_seeds(scaled, runs["HAM", "D"])
-        scaled.set_title(f"HAM with $D$: the same {SHOWN_SEEDS} seeds")
+        scaled.set_title(f"HAM with $D$: the same {counted(shown, 'seed')}")
         _draw_shares(shares, runs, result["seeds"])
     return figure
 
@@ -140,7 +143,7 @@ def _draw_shares(axis: Axes, runs: dict[tuple[str, str], dict[str, Any]], seeds:
         bar = [[share - low], [high - share]]
         axis.errorbar(at, share, bar, color=COLORS[2], fmt=MARKERS[index], ms=4, capsize=2.5, lw=1)
     axis.set(xlabel="time (bars: 95% intervals)", ylabel=f"share of seeds with $|a_{{dense}}| < {OFF}$")
-    axis.set(title=f"Wrong neuron off for good, {seeds} seeds", ylim=(-0.02, 1))
+    axis.set(title=f"Wrong neuron off for good, {counted(seeds, 'seed')}", ylim=(-0.02, 1))
     axis.legend(loc="upper left", ncols=2, fontsize=8)
 
 

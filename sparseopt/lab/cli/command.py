@@ -1,14 +1,12 @@
 """One way for every command to read its options and to fail.
 
-A command is a typed function. `run` lets tyro turn the command line into its parameters, calls it, and
-translates what goes wrong: a `UserError` becomes `sparseopt NAME: message` with its exit code, Ctrl-C becomes
-130, and only `--debug` shows a traceback.
+A command is a typed function. `run` lets tyro turn the command line into its parameters, calls it, and translates what goes
+wrong: a `UserError` becomes `sparseopt NAME: message` with its exit code, Ctrl-C becomes 130, and only `--debug` shows a
+traceback. A line that cannot be parsed is answered by tyro itself, with the options that come closest, and exit code 2.
 """
 
-import contextlib
 import functools
 import inspect
-import io
 import logging
 import os
 import sys
@@ -33,31 +31,23 @@ def run(prog: str, function: Callable[..., int | None], argv: list[str]) -> int:
 def report(prog: str, call: Callable[[], int | None], argv: list[str]) -> int:
     """Make the call; tell what goes wrong in one line, and return the exit code."""
     logging.basicConfig(format=f"{prog}: %(message)s", level=logging.WARNING)
-    debug = "--debug" in argv  # known before parsing, so that parsing errors can show theirs as well
     try:
         return call() or 0
     except (UserError, KeyboardInterrupt) as error:
-        if debug:
+        if "--debug" in argv:
             traceback.print_exc()
         sys.stderr.write(f"{prog}: {str(error) or 'interrupted'}\n")
         return error.exit_code if isinstance(error, UserError) else INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
-    except SystemExit as stop:  # tyro's way to say that --help has been answered
+    except SystemExit as stop:  # tyro's way to say that --help has been answered, or that it could not parse
         return stop.code if isinstance(stop.code, int) else 0
 
 
 def parse(prog: str, function: Callable[..., int | None], argv: list[str]) -> Callable[[], int | None]:
     """The call that `argv` asks for, ready to be made."""
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(_deferred(function), prog=prog, args=argv, config=(tyro.conf.OmitArgPrefixes,))
-    except SystemExit as stop:
-        if stop.code == 2:
-            raise UserError(_one_line(complaint.getvalue())) from None
-        raise
+    return tyro.cli(_deferred(function), prog=prog, args=argv, config=(tyro.conf.OmitArgPrefixes,))
 
 
 def _deferred(function: Callable[..., int | None]) -> Callable[..., Callable[[], int | None]]:
@@ -73,17 +63,3 @@ def _deferred(function: Callable[..., int | None]) -> Callable[..., Callable[[],
     defer.__annotations__ = {**get_type_hints(function, include_extras=True), "debug": Debug}
     defer.__doc__ = function.__doc__
     return defer
-
-
-def _one_line(box: str) -> str:
-    """What tyro says in a box of several lines, as one line: the sections, separated by semicolons."""
-    sections: list[list[str]] = [[]]
-    for line in box.splitlines():
-        if line.startswith(("╭", "╰")):
-            continue
-        text = line.strip("│ ")
-        if text and not text.strip("─"):
-            sections.append([])
-        elif text:
-            sections[-1].append(text)
-    return "; ".join(" ".join(section).rstrip(".") for section in sections if section)

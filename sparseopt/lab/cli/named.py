@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from sparseopt.lab.cli.command import parse
-from sparseopt.lab.errors import UserError
-from sparseopt.lab.show.words import near
+from sparseopt.lab.errors import UserError, near
 
 
 class Summarised(Protocol):

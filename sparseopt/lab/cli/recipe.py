@@ -3,14 +3,15 @@
 The recipe, or the file, decides the defaults of all options, so it is found before they are parsed.
 """
 
+import argparse
+import sys
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 from sparseopt.lab.cli.command import parse
 from sparseopt.lab.config.configfile import read_config
 from sparseopt.lab.config.recipes import RECIPES, Config
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import UserError, near
 
 DEFAULT = "digits-mlp"
 
@@ -25,13 +26,21 @@ def call(prog: str, argv: list[str], command: Callable[[Config], Command]) -> in
         raise UserError(f"the recipe {argv[0]} and --config {file} both say what to train; give one of them")
     if file:
         return parse(prog, _described(prog, command(read_config(file)), f"the settings of {file}"), argv)()
-    recipe = argv[0] if named else DEFAULT
-    if recipe not in RECIPES:
-        raise UserError(f"unknown recipe {recipe!r}; the recipes are {', '.join(RECIPES)}")
-    if not named and (late := _late_recipe(argv)):
-        raise UserError(f"the recipe goes before the options: {prog} {late} ...")
+    recipe = recipe_named(argv[0]) if named else DEFAULT
     described = _described(prog, command(RECIPES[recipe]), f"the ones of {recipe}")
-    return parse(f"{prog} {recipe}", described, argv[1:] if named else argv)()
+    try:
+        return parse(f"{prog} {recipe}", described, argv[1:] if named else argv)()
+    except SystemExit as stop:
+        if stop.code == 2 and not named and (late := [word for word in argv if word in RECIPES]):
+            sys.stderr.write(f"{prog}: the recipe goes before the options: {prog} {late[0]} ...\n")
+        raise
+
+
+def recipe_named(name: str) -> str:
+    """The name, if it is one of a recipe; refused, with the nearest one, if it is not."""
+    if name not in RECIPES:
+        raise UserError(f"unknown recipe {name!r}{near(name, RECIPES)}; the recipes are {', '.join(RECIPES)}")
+    return name
 
 
 def _described(prog: str, command: Command, whose: str) -> Command:
@@ -43,18 +52,8 @@ def _described(prog: str, command: Command, whose: str) -> Command:
     return command
 
 
-def _late_recipe(argv: list[str]) -> str | None:
-    """A recipe that stands after options, and is not the value of one."""
-    return next(
-        (word for before, word in pairwise(argv) if word in RECIPES and not before.startswith("--")), None
-    )
-
-
 def _config_file(argv: list[str]) -> Path | None:
-    """The value of --config."""
-    for word, following in pairwise([*argv, ""]):
-        if word == "--config" and following:
-            return Path(following)
-        if word.startswith("--config="):
-            return Path(word.partition("=")[2])
-    return None
+    """The value of --config, if there is one; whatever else is wrong with the line is told when it is parsed whole."""
+    line = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    line.add_argument("--config", type=Path, nargs="?")
+    return line.parse_known_args(argv)[0].config

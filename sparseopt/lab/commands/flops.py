@@ -14,6 +14,7 @@ from rich.table import Table
 import sparseopt as so
 from sparseopt.analysis.flops import Flops, at_densities, forward_flops
 from sparseopt.lab.cli.command import run
+from sparseopt.lab.cli.recipe import recipe_named
 from sparseopt.lab.config.recipes import RECIPES, Config
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.training.experiment import build_method, build_model
@@ -69,8 +70,6 @@ def flops(
         batch_size: Images a step.
         width: Multiplier of all hidden channels.
     """
-    if recipe not in RECIPES:
-        raise UserError(f"unknown recipe {recipe!r}; the recipes are {', '.join(RECIPES)}")
     chosen = {
         "distribution": distribution,
         "method": method,
@@ -80,7 +79,9 @@ def flops(
         "width": width,
     }
     options = {name: value for name, value in chosen.items() if value is not None}
-    configs = [dataclasses.replace(RECIPES[recipe], sparsity=value, **options) for value in sparsity]
+    configs = [
+        dataclasses.replace(RECIPES[recipe_named(recipe)], sparsity=value, **options) for value in sparsity
+    ]
     if not configs:
         raise UserError("--sparsity needs at least one number, such as 0.9")
     Console().print(_table(recipe, configs), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`sparseopt plot`: the curves of one run or several, as PNG and PDF."""
+"""`sparseopt plot`: the curves of one run or many, as PNG and PDF."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import tyro
 
 from sparseopt.lab.cli.command import run
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.runs.catalogue import find_runs
 from sparseopt.lab.show import figures
 from sparseopt.lab.show.curves import draw_curves
 
@@ -17,16 +17,20 @@ def main(argv: list[str]) -> int:
 
 
 def plot(runs: tyro.conf.Positional[tuple[Path, ...]], out: Path | None = None) -> None:
-    """Draw accuracy, loss, ITOP rate, spread of fan-in and factors, and sparsity by epoch.
+    """Draw accuracy, loss, ITOP rate, spread of fan-in and factors, and sparsity by epoch. Runs that differ in their seed alone
+    become one line, their mean, in a band of their standard deviation.
 
     Args:
-        runs: Folders of the runs to draw into one picture; a run may be in progress.
-        out: Name of the picture, without a suffix; None: curves in the run's folder, or here for several runs.
+        runs: Folders of runs, or folders that hold runs, drawn into one picture; a run may be in progress.
+        out: Name of the picture: NAME.png or NAME.pdf, without a suffix both; None: curves in the run's folder, or here for
+            several runs.
     """
     if not runs:
-        raise UserError("name one or more folders of runs, such as runs/*")
-    read = [Run.read(path) for path in runs]
-    drawn = [each for each in read if each.rows]
+        raise UserError("name one or more folders of runs, such as runs")
+    read = {each.path.resolve(): each for folder in runs for each in find_runs(folder)}
+    if not read:
+        raise UserError(f"there is no run in {', '.join(map(str, runs))}; sparseopt train makes one")
+    drawn = [each for each in read.values() if each.rows]
     if not drawn:
         raise UserError("none of these runs has completed an epoch yet; wait, and try again")
     path = out or (drawn[0].path / "curves" if len(drawn) == 1 else Path("curves"))

@@ -41,7 +41,7 @@ def _command(defaults: Config) -> Command:
         with joined(device) as ranks:
             console = Console(quiet=not ranks.first)
             where = f"{device}" if ranks.size == 1 else f"{ranks.size} ranks"
-            console.print(f"{settings.run_name} on {where} -> {out}", highlight=False, soft_wrap=True)
+            console.print(f"on {where} -> {out}", highlight=False, soft_wrap=True)
             try:
                 summary = train(
                     *(settings, out),
@@ -66,7 +66,7 @@ def _result(summary: Summary, out: Path) -> str:
     result = summary.result
     before = "was complete already: " if summary.experiment is None else ""
     return (
-        f"{before}test accuracy {result['test_accuracy']:.2%} (best {result['best_test_accuracy']:.2%}), "
+        f"{before}test accuracy {result['test_accuracy']:.2%} (best {result['best_test_accuracy']:.2%})\n"
         f"{result['active_weights']:,} of {result['weights']:,} weights active, ITOP {result['itop_rate']:.1%}, "
-        f"{duration(result['seconds'])}; see {out}"
+        f"{duration(result['seconds'])}\nthe run: {out}"
     )

@@ -61,6 +61,9 @@ RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )
 """Settings, what must hold of them (where they are not None), and that in words."""
 
+SHARES = ("sparsity", "drop_fraction", "until", "data_fraction", "momentum")
+"""Settings that are shares of one, and that a person may have written in percent."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -214,7 +217,9 @@ def _spelled_out(name: str, value: Any) -> bool:
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
-        raise UserError(f"--{name.replace('_', '-')} must be {expected}, got {value}")
+        percent = name in SHARES and isinstance(value, int | float) and 1 < value < 100
+        meant = f"; for {value:g}%, write {value / 100:g}" if percent else ""
+        raise UserError(f"--{name.replace('_', '-')} must be {expected}, got {value}{meant}")
 
 
 DEFAULTS: dict[str, Any] = json.loads(

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import TrainingResult
 from sparseopt.lab.demo.plan import METHODS, SPARSITIES, Settings
-from sparseopt.lab.show.figures import COLORS, MARKERS, panels, style
+from sparseopt.lab.show.colors import COLORS, MARKERS
+from sparseopt.lab.show.figures import panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
 

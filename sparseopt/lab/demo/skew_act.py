@@ -8,7 +8,8 @@ from sparseopt.lab.analyses.analysis import Result
 from sparseopt.lab.analyses.bn_ratio import centre_and_spread, deviation, draw_ratio
 from sparseopt.lab.analyses.fan_in import draw_law
 from sparseopt.lab.demo.act import Act
-from sparseopt.lab.show.figures import COLORS, MARKERS, panels, style
+from sparseopt.lab.show.colors import COLORS, MARKERS
+from sparseopt.lab.show.figures import panels, style
 
 
 def skew_act(ratio: Result, law: Result) -> Act:

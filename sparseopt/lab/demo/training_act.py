@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import TrainingResult
 from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, Settings
-from sparseopt.lab.show.figures import COLORS, LINES, MARKERS, band, panels, style
+from sparseopt.lab.show.colors import COLORS, LINES, MARKERS
+from sparseopt.lab.show.figures import band, panels, style
 from sparseopt.lab.show.statistics import Comparison, compare, compare_relative
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted

@@ -12,8 +12,9 @@ from typing import Any
 
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report.masks import LayerFanIn, fan_in_by_layer
-from sparseopt.lab.report.study import Study, grouped
+from sparseopt.lab.report.study import Study
 from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.runs.groups import grouped
 
 log = logging.getLogger(__name__)
 

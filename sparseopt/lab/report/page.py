@@ -8,7 +8,7 @@ as text.
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
@@ -19,8 +19,10 @@ import torch
 from markupsafe import Markup
 
 from sparseopt import __version__
+from sparseopt.lab.config.differences import described
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report import tables
+from sparseopt.lab.report.baseline import difference_table, differences
 from sparseopt.lab.report.cautions import cautions
 from sparseopt.lab.report.charts import (
     BUDGET,
@@ -35,7 +37,7 @@ from sparseopt.lab.report.overview import lead, overview
 from sparseopt.lab.report.section import Section
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.runs.catalogue import Run
-from sparseopt.lab.show.figures import COLORS, svg
+from sparseopt.lab.show.colors import COLORS
 from sparseopt.lab.system.files import reporting_write_errors, write_bytes
 
 HERE = files("sparseopt.lab.report")
@@ -51,10 +53,12 @@ def write_report(
     introduction: str = "",
     sections: Sequence[Section] = (),
     left_out: Sequence[str] = (),
+    baseline: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the page about these runs.
 
     Args:
+        baseline: Settings of the configurations that the others are compared with, such as `{"correction": "none"}`.
         introduction: A sentence or two under the title; empty: what the runs are, in short.
         sections: Chapters that come before the general ones.
         left_out: For every folder that could not be read, why: the page warns of them.
@@ -62,13 +66,15 @@ def write_report(
     if not runs:
         raise UserError("there is no run to report on; sparseopt train makes one")
     study = Study(runs)
-    page = _render(study, left_out, title=title, lead=introduction or lead(study), sections=sections)
+    page = _render(
+        study, left_out, baseline, title=title, lead=introduction or lead(study), sections=sections
+    )
     with reporting_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, page.encode())
 
 
-def _render(study: Study, left_out: Sequence[str], **head: Any) -> str:
+def _render(study: Study, left_out: Sequence[str], baseline: Mapping[str, Any] | None, **head: Any) -> str:
     layers, unread = read_layers(study)
     library, script = _library(), _script()
     return (
@@ -77,6 +83,8 @@ def _render(study: Study, left_out: Sequence[str], **head: Any) -> str:
         .render(
             **head,
             **_contents(study),
+            differences=difference_table(study, differences(study, baseline)) if baseline else None,
+            baseline=described(baseline or {}),
             cautions=cautions(study, left_out, unread),
             layers=any(layers),
             numbers=chart_data(study, layers),
@@ -104,12 +112,18 @@ def _contents(study: Study) -> dict[str, Any]:
         "budgets": sorted({run.config.epochs for group in study.groups for run in group.finished}),
         "drawable": any(run.rows for run in study.runs),
         "sparse": any(run.config.method != "dense" and run.rows for run in study.runs),
-        "svg": lambda figure, name: Markup(svg(figure, name)),
+        "svg": _svg,
         "today": date.today().isoformat(),
         "version": __version__,
         "torch_version": torch.__version__,
         "library_version": json.loads(_text("vendor/uplot.json"))["version"],
     }
+
+
+def _svg(figure: Any, name: str) -> Markup:
+    from sparseopt.lab.show.figures import svg  # matplotlib, which a report without drawings does not need
+
+    return Markup(svg(figure, name))
 
 
 def _environment() -> jinja2.Environment:

@@ -2,18 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from sparseopt.lab.show.table import Table
+
+if TYPE_CHECKING:  # drawing takes a second to import, and a report without sections draws nothing
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Drawing:
     """A figure in the house style, inlined as SVG that follows the page's colours; the caption says what it shows."""
 
-    figure: Figure
+    figure: "Figure"
     caption: str
 
 

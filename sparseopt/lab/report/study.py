@@ -1,35 +1,15 @@
 """Runs looked at together: which of them differ in their seed alone, and in what the others differ."""
 
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sparseopt.lab.config.differences import described, differing
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import Run
-
-Settings = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ in nothing but the seed, in the order of their seeds."""
-
-    settings: Settings
-    """Those in force, the seed left out."""
-    label: str
-    """The settings that tell this group from the others."""
-    runs: list[Run]
-
-    @property
-    def finished(self) -> list[Run]:
-        """The runs whose numbers count: a schedule that is not over yet says nothing about its end."""
-        return [run for run in self.runs if run.state == "finished" and run.rows]
+from sparseopt.lab.runs.groups import Settings, grouped
 
 
 class Study:
@@ -37,7 +17,7 @@ class Study:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         _refuse_several_data_sets(runs)
-        self.groups = grouped(runs, apart_from=("seed",))
+        self.groups = grouped(runs)
         self.runs = [run for group in self.groups for run in group.runs]
 
     @cached_property
@@ -55,32 +35,6 @@ class Study:
     def environments(self) -> list[Settings]:
         """What every run ran on, versions first."""
         return [_flat(run.environment) for run in self.runs]
-
-
-def grouped(runs: Sequence[Run], *, apart_from: Sequence[str]) -> list[Group]:
-    """Runs that agree in all settings but these, sorted by the settings in which the groups differ."""
-    found: dict[str, tuple[Settings, list[Run]]] = {}
-    for run in runs:
-        settings = {name: value for name, value in run.config.in_force().items() if name not in apart_from}
-        found.setdefault(json.dumps(settings), (settings, []))[1].append(run)
-    names = differing([settings for settings, _ in found.values()])
-    groups = [
-        Group(settings, _label(settings, names, members[0]), sorted(members, key=lambda run: run.config.seed))
-        for settings, members in found.values()
-    ]
-    return sorted(groups, key=lambda group: [order(group.settings.get(name)) for name in names])
-
-
-def order(value: Any) -> tuple[int, float, str]:
-    """What a setting is sorted by: nothing at all first, then numbers by size, then words."""
-    if value is None:
-        return 0, 0.0, ""
-    return (1, float(value), "") if isinstance(value, int | float) else (2, 0.0, str(value))
-
-
-def _label(settings: Settings, names: Sequence[str], run: Run) -> str:
-    told = described({name: settings[name] for name in names if name in settings})
-    return told or f"{run.config.recipe}, {run.config.method}"
 
 
 def _flat(environment: Mapping[str, Any]) -> Settings:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparseopt.lab.config.differences import differing
-from sparseopt.lab.report.study import Group, Settings, Study, order
+from sparseopt.lab.report.study import Study
 from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.runs.groups import Group, Settings, order
 from sparseopt.lab.show.statistics import mean_and_std
 from sparseopt.lab.show.words import duration
 
@@ -34,6 +35,8 @@ class ReportTable:
 class Measure:
     """A number of a run that tables show: where it comes from, and how it is written."""
 
+    name: str
+    """In files for programs."""
     title: str
     of: Callable[[Run], float]
     written: Callable[[float], str]
@@ -48,14 +51,19 @@ def _share(value: float) -> str:
 
 
 MEASURES = (
-    Measure("test accuracy (%)", _last("test_accuracy"), _share),
-    Measure("best epoch (%)", lambda run: max(row["test_accuracy"] for row in run.rows), _share),
-    Measure("train loss", _last("train_loss"), "{:.4f}".format),
-    Measure("mean train loss", _last("mean_train_loss"), "{:.4f}".format),
-    Measure("sparsity (%)", _last("sparsity"), _share),
-    Measure("ITOP (%)", _last("itop_rate"), _share),
-    Measure("dead neurons", _last("dead_neurons"), "{:.4g}".format),
-    Measure("time", _last("seconds"), duration),
+    Measure("test_accuracy", "test accuracy (%)", _last("test_accuracy"), _share),
+    Measure(
+        "best_test_accuracy",
+        "best epoch (%)",
+        lambda run: max(row["test_accuracy"] for row in run.rows),
+        _share,
+    ),
+    Measure("train_loss", "train loss", _last("train_loss"), "{:.4f}".format),
+    Measure("mean_train_loss", "mean train loss", _last("mean_train_loss"), "{:.4f}".format),
+    Measure("sparsity", "sparsity (%)", _last("sparsity"), _share),
+    Measure("itop_rate", "ITOP (%)", _last("itop_rate"), _share),
+    Measure("dead_neurons", "dead neurons", _last("dead_neurons"), "{:.4g}".format),
+    Measure("seconds", "time", _last("seconds"), duration),
 )
 SPREAD = {"test accuracy (%)", "best epoch (%)", "train loss", "mean train loss"}
 """The measures that are shown with their standard deviation over seeds."""
@@ -64,12 +72,16 @@ SPREAD = {"test accuracy (%)", "best epoch (%)", "train loss", "mean train loss"
 def results(study: Study) -> ReportTable:
     """One row a group: mean and standard deviation over its finished seeds."""
     names = differing([group.settings for group in study.groups])
-    columns = [*(_words(name) for name in names or ["configuration"]), "seeds", *(m.title for m in MEASURES)]
+    columns = [
+        *(in_words(name) for name in names or ["configuration"]),
+        "seeds",
+        *(m.title for m in MEASURES),
+    ]
     return ReportTable(columns, [_result(group, names) for group in study.groups])
 
 
 def _result(group: Group, names: Sequence[str]) -> list[Cell]:
-    head = _told(group.settings, names) or [Cell(group.label)]
+    head = cells_of(group.settings, names) or [Cell(group.label)]
     seeds, finished = len(group.runs), group.finished
     count = Cell(str(seeds) if len(finished) == seeds else f"{len(finished)} of {seeds}", len(finished))
     return [*head, count, *(average(measure, finished) for measure in MEASURES)]
@@ -91,10 +103,10 @@ def every_run(study: Study) -> ReportTable:
     settings, machines = differing(study.settings), differing(study.environments)
     columns = ["run", "state", "epochs", *(measure.title for measure in MEASURES)]
     rows = [
-        [*_progress(study, run), *_latest(run), *_told(own, settings), *_told(machine, machines)]
+        [*_progress(study, run), *_latest(run), *cells_of(own, settings), *cells_of(machine, machines)]
         for run, own, machine in zip(study.runs, study.settings, study.environments, strict=True)
     ]
-    return ReportTable([*columns, *map(_words, [*settings, *machines])], rows)
+    return ReportTable([*columns, *map(in_words, [*settings, *machines])], rows)
 
 
 def _progress(study: Study, run: Run) -> list[Cell]:
@@ -110,7 +122,7 @@ def _latest(run: Run) -> list[Cell]:
 
 def compared(study: Study) -> ReportTable:
     """The settings in which the runs differ, and how many runs have which value."""
-    rows = [[Cell(_words(name)), Cell(_counts(study.settings, name))] for name in differing(study.settings)]
+    rows = [[Cell(in_words(name)), Cell(_counts(study.settings, name))] for name in differing(study.settings)]
     return ReportTable(["setting", "values (runs)"], rows)
 
 
@@ -122,7 +134,7 @@ def _counts(settings: Sequence[Settings], name: str) -> str:
 def shared(study: Study) -> ReportTable:
     """All that the runs have in common: settings, then versions and machine."""
     rows = [
-        [Cell(_words(name)), Cell(shown(value))]
+        [Cell(in_words(name)), Cell(shown(value))]
         for told in (study.settings, study.environments)
         for name, value in _common(told).items()
     ]
@@ -147,7 +159,7 @@ def shown(value: Any) -> str:
     return NOTHING if value is None else str(value)
 
 
-def _told(settings: Settings, names: Sequence[str]) -> list[Cell]:
+def cells_of(settings: Settings, names: Sequence[str]) -> list[Cell]:
     """The values of some settings; those that have no say in the run are left empty."""
     return [_cell(settings.get(name)) for name in names]
 
@@ -157,5 +169,5 @@ def _cell(value: Any) -> Cell:
     return Cell(shown(value), number)
 
 
-def _words(name: str) -> str:
+def in_words(name: str) -> str:
     return name.replace("_", " ")

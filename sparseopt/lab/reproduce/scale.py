@@ -9,9 +9,9 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from sparseopt.lab.config.controls import CorrectionName
 from sparseopt.lab.config.recipes import RECIPES
-from sparseopt.lab.errors import UserError, require
+from sparseopt.lab.errors import UserError, near, require
 from sparseopt.lab.reproduce.targets import Target
-from sparseopt.lab.show.words import counted, near
+from sparseopt.lab.show.words import counted
 
 LR_CONTROLS = (2.0, 4.0)
 

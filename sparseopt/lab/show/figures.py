@@ -7,6 +7,7 @@ in ink. No `pyplot`: a figure is a value that is drawn, saved and forgotten, wit
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,22 +18,19 @@ import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import hsv_to_rgb, to_hex
 from matplotlib.figure import Figure
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f6000", "#7a7a7a")
-"""Okabe and Ito's palette, in the order in which series are drawn; the last, grey, is for what recedes."""
-
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", ".")
-"""One marker a colour, so that a black-and-white print can still be read."""
-
-LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
-"""Line styles, for series that must be told apart without colour. Long dashes in ink are theory's."""
-
-INK = "#1c1e21"
-"""Text, axes and theory."""
+from sparseopt.lab.show.colors import COLORS, INK
 
 THEORY: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2.5)), "linewidth": 1.2, "zorder": 1.5}
 """How a prediction is drawn: `axis.plot(x, y, label="theory", **THEORY)`."""
+
+METADATA: dict[str, Any] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
+"""The files that a figure is written as, and what keeps the time of writing out of them."""
+
+CHARACTERS_PER_INCH = 14
+ROOM_FOR_LEGEND = 0.4  # inches, that a figure has below its axes anyway
 
 _STYLE: Any = {
     "font.family": "STIXGeneral",
@@ -92,6 +90,20 @@ def panels(
     return figure, list(axes.flat)
 
 
+def palette(count: int) -> list[str]:
+    """As many colours, no two alike: the house's own as long as they last, then hues evenly around the wheel.
+
+    >>> palette(2), len(set(palette(50)))
+    (['#0072b2', '#d55e00'], 50)
+    """
+    if count <= len(COLORS):
+        return list(COLORS[:count])
+    hues = np.arange(count) / count
+    depth = np.where(np.arange(count) % 2, 0.9, 0.62)  # neighbours on the wheel differ in lightness as well
+    colours = hsv_to_rgb(np.stack([hues, np.full(count, 0.85), depth], axis=1))
+    return [to_hex(colour) for colour in colours]
+
+
 def band(
     axis: Axes,
     x: Sequence[float],
@@ -99,12 +111,13 @@ def band(
     spread: Any,
     *,
     series: int,
+    colours: Sequence[str] = COLORS,
     label: str | None = None,
     **line: Any,
 ) -> None:
     """A line with its spread around it, in the colour of the given series; further options go to the line."""
     centre, spread = np.asarray(centre), np.asarray(spread)
-    color = COLORS[series % len(COLORS)]
+    color = colours[series % len(colours)]
     axis.fill_between(x, centre - spread, centre + spread, color=color, alpha=0.18, linewidth=0)
     axis.plot(x, centre, color=color, label=label, **line)
 
@@ -114,18 +127,32 @@ def legend_below(figure: Figure, axes: Sequence[Axes], columns: int = 3) -> None
     entries = {
         label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    columns = min(columns, max(1, len(entries)))
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+    put_legend(figure, list(entries.values()), list(entries), columns)
+
+
+def put_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:
+    """A legend below the figure, never cut: fewer columns where it is too wide, wrapped words where one column is, and room
+    below for all of its rows."""
+    characters = max(16, int(figure.get_figwidth() * CHARACTERS_PER_INCH))
+    labels = ["\n".join(textwrap.wrap(label, characters)) or label for label in labels]
+    for number in range(max(1, min(columns, len(labels))), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=number)
+        if number == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+    needed = legend.get_window_extent().height / figure.dpi
+    figure.set_figheight(figure.get_figheight() + max(0.0, needed - ROOM_FOR_LEGEND))
 
 
 def save(figure: Figure, path: str | Path) -> list[Path]:
-    """Write the figure as PNG and PDF; `path` is the name without a suffix. Same figure, same bytes."""
+    """Write the figure as PNG and PDF, or as one of them if `path` ends in its suffix. Same figure, same bytes."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files = [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
+    chosen = path.suffix.lower() in METADATA
+    files = [path] if chosen else [path.with_name(path.name + suffix) for suffix in METADATA]
     with style():
-        figure.savefig(files[0], metadata={"Software": None})
-        figure.savefig(files[1], metadata={"CreationDate": None})
+        for file in files:
+            figure.savefig(file, metadata=METADATA[file.suffix.lower()])
     return files
 
 

@@ -1,7 +1,4 @@
-"""Numbers, times and suggestions in words, for messages, tables and sentences made from results."""
-
-import difflib
-from collections.abc import Iterable
+"""Numbers and times in words, for messages, tables and sentences made from results."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -23,13 +20,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A question about the name that comes closest, if one comes close.
-
-    >>> near("globl", ["layer", "global"]), near("xyz", ["layer", "global"])
-    (' (did you mean global?)', '')
-    """
-    closest = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {closest[0]}?)" if closest else ""

@@ -2,7 +2,7 @@
 
 The work is an Optuna study, a run is a trial of it:
 
-    grid, space, values     what the command line asks for
+    grid, space             what the command line asks for
     plan, definition        the trials a study must have, and what makes it this sweep
     database, patience      where the study lives, and what happens while it is away
     trials                  who works on which trial: claimed, alive, given back, complete once

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.config.values import setting_named, spelled, value_of
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.sweep.values import setting_named, spelled, value_of
 
 OPTION = "--grid"
 

@@ -22,11 +22,11 @@ from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
 from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.config.values import KINDS, options_of, spelled
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.sweep.definition import Definition
 from sparseopt.lab.sweep.grid import point
 from sparseopt.lab.sweep.space import Space, suggest
-from sparseopt.lab.sweep.values import KINDS, options_of, spelled
 
 RUN = "run"
 """The attribute of a trial that names its run."""

@@ -7,11 +7,11 @@ from optuna.trial import FrozenTrial, TrialState
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from sparseopt.lab.config.values import spelled
 from sparseopt.lab.show.words import duration
 from sparseopt.lab.sweep.conduct import SweepOutcome
 from sparseopt.lab.sweep.plan import RUN, Plan
 from sparseopt.lab.sweep.trials import REASON, SECONDS
-from sparseopt.lab.sweep.values import spelled
 
 log = logging.getLogger(__name__)
 

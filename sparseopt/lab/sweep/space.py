@@ -18,8 +18,8 @@ from optuna.distributions import (
 )
 from optuna.trial import Trial
 
+from sparseopt.lab.config.values import KINDS, options_of, setting_named, spelled, value_of
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.sweep.values import KINDS, options_of, setting_named, spelled, value_of
 
 OPTION = "--search"
 SCALES = ("log", "uniform")

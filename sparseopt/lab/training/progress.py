@@ -54,13 +54,12 @@ class _Display(Observer):
 
     def position(self, trainer: Trainer) -> str:
         config = trainer.experiment.config
-        epoch = min(trainer.epoch + 1, config.epochs)
-        return f"epoch {epoch}/{config.epochs} step {trainer.step}/{trainer.total_steps}"
+        return f"epoch {min(trainer.epoch + 1, config.epochs)}/{config.epochs}"
 
     def numbers(self, trainer: Trainer) -> str:
         config = trainer.experiment.config
         row = train_metrics(trainer.trace[:, : trainer.batch], config.batch_size, config.max_grad_norm)
-        return f"loss {row['train_loss']:.4f} accuracy {row['train_accuracy']:.1%}"
+        return f"loss {row['train_loss']:.3f} {row['train_accuracy']:.1%}"
 
 
 class LiveProgress(_Display):
@@ -73,6 +72,7 @@ class LiveProgress(_Display):
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
+            TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[numbers]}"),
             TextColumn("{task.fields[speed]}", style="progress.data.speed"),
             TimeRemainingColumn(compact=True),
@@ -110,7 +110,8 @@ class LineProgress(_Display):
         speed = self.speed(trainer)
         left = (trainer.total_steps - trainer.step) * trainer.experiment.config.batch_size / max(speed, 1e-9)
         self.tell(
-            f"{self.position(trainer)} {self.numbers(trainer)} {speed:,.0f} images/s {duration(left)} left"
+            f"{self.position(trainer)} step {trainer.step}/{trainer.total_steps} {self.numbers(trainer)} "
+            f"{speed:,.0f} images/s {duration(left)} left"
         )
 
     def epoch_ended(self, trainer: Trainer, row: Row, losses: Tensor) -> None:
@@ -119,9 +120,9 @@ class LineProgress(_Display):
 
 
 def epoch_line(row: Row) -> str:
-    """The numbers of an epoch that one wants to see while waiting."""
+    """The numbers of an epoch that one wants to see while waiting, in 80 columns: loss and accuracy of training and test."""
     return (
-        f"epoch {row['epoch']}  train loss {row['train_loss']:.4f} accuracy {row['train_accuracy']:.1%}  "
-        f"test loss {row['test_loss']:.4f} accuracy {row['test_accuracy']:.1%}  lr {row['lr']:.3g}  "
+        f"epoch {row['epoch']}  train {row['train_loss']:.4g} {row['train_accuracy']:.1%}  "
+        f"test {row['test_loss']:.4g} {row['test_accuracy']:.1%}  lr {row['lr']:.3g}  "
         f"ITOP {row['itop_rate']:.1%}  {duration(row['seconds'])}"
     )

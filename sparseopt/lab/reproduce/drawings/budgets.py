@@ -10,7 +10,8 @@ from sparseopt.lab.reproduce.drawings.drawn import SPREAD, Drawings, arms_drawn,
 from sparseopt.lab.reproduce.grid import METHODS, Row
 from sparseopt.lab.reproduce.outcomes import Outcomes, accuracy
 from sparseopt.lab.reproduce.tables.beside import beside
-from sparseopt.lab.show.figures import COLORS, LINES, MARKERS, THEORY, legend_below, panels, style
+from sparseopt.lab.show.colors import COLORS, LINES, MARKERS
+from sparseopt.lab.show.figures import THEORY, legend_below, panels, style
 
 
 def budgets(outcomes: Outcomes, method: MethodName) -> Drawings:

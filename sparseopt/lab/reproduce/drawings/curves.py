@@ -12,7 +12,8 @@ from sparseopt.lab.report import Drawing
 from sparseopt.lab.reproduce.drawings.drawn import SPREAD, Drawings, arms_drawn, cells_drawn
 from sparseopt.lab.reproduce.grid import METHODS
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
-from sparseopt.lab.show.figures import LINES, band, legend_below, panels, style
+from sparseopt.lab.show.colors import LINES
+from sparseopt.lab.show.figures import band, legend_below, panels, style
 
 
 def curves(outcomes: Outcomes, method: MethodName) -> Drawings:

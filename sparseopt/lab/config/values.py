@@ -4,8 +4,7 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sparseopt.lab.config.recipes import Config
-from sparseopt.lab.errors import UserError
-from sparseopt.lab.show.words import near
+from sparseopt.lab.errors import UserError, near
 
 KINDS: dict[str, Any] = get_type_hints(Config)
 """The type of every setting."""

@@ -52,9 +52,13 @@ def axes(module: nn.Conv2d, height: int, width: int) -> tuple[Axis, Axis]:
     return rows, columns
 
 
+def backward_border(module: nn.Conv2d, height: int, width: int) -> int:
+    return max(axis.backward_border for axis in axes(module, height, width))
+
+
 @dataclass(frozen=True)
 class Lists:
-    """Index lists of one convolution for one image size."""
+    """Index lists of one convolution for images of one width; heights matter for the `backward_border` alone."""
 
     shape: torch.Size  # of the weight
     position: Tensor
@@ -70,9 +74,9 @@ def build_lists(conv: Conv, mask: Tensor, height: int, width: int, border: int, 
     module = conv.module
     rows, columns = axes(module, height, width)
     padding = (rows.padding, columns.padding)
-    backward_border = max(rows.backward_border, columns.backward_border)
+    around = backward_border(module, height, width)
     read = pattern.geometry(module.in_channels, width, border, lanes)
-    written = pattern.geometry(module.out_channels, columns.output, backward_border, lanes)
+    written = pattern.geometry(module.out_channels, columns.output, around, lanes)
     return Lists(
         shape=mask.shape,
         position=pattern.positions(mask),
@@ -80,5 +84,5 @@ def build_lists(conv: Conv, mask: Tensor, height: int, width: int, border: int, 
         backward=pattern.conv_backward(mask, padding, rows.stride, written),
         reach=rows.reach,
         backward_reach=rows.backward_reach,
-        backward_border=backward_border,
+        backward_border=around,
     )

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from sparseopt.kernels.conv.convolution import Lists, build_lists
+from sparseopt.kernels.conv.convolution import Lists, backward_border, build_lists
 from sparseopt.kernels.conv.run import Plan, Run
 from sparseopt.kernels.match.graph import Conv, Region
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
 from sparseopt.topology import Topology
 
+KEPT_WIDTHS = 8  # image widths for which index lists are kept; those made first make way
 EVALUATION_SAMPLES = 64  # without gradients the batch passes in shares of this size, which stay in the cache
 
 
@@ -39,8 +40,10 @@ class SparseRegion(nn.Module):
                 yield from conv.norm.parameters()
 
     def lists(self, conv: Conv, height: int, width: int, border: int) -> Lists:
-        key = (conv, height, width)
+        key = (conv, width, backward_border(conv.module, height, width))
         if key not in self._lists:
+            if len(self._lists) >= KEPT_WIDTHS * len(self.plan.region.convs):
+                del self._lists[next(iter(self._lists))]
             mask = conv.mask(self.topology)
             self._lists[key] = build_lists(conv, mask, height, width, border, self.memory.lanes)
         return self._lists[key]

@@ -1,11 +1,17 @@
 """Tensors as the kernels need them, whatever the default device and dtype of the process are."""
 
+import mmap
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 CPU = torch.device("cpu")
+
+MAPPED = (
+    1 << 20
+)  # bytes from which memory is mapped by itself: when let go it leaves no hole that a larger one cannot fill
 
 
 def floats(*sizes: int) -> Tensor:
@@ -24,3 +30,12 @@ def doubles(*sizes: int) -> Tensor:
 
 def integers(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.int64, device=CPU)
+
+
+def mapped(*sizes: int) -> Tensor:
+    """Zeros that go back to the system, and not to the allocator, when nobody refers to them any more."""
+    size = 4 * prod(sizes)
+    if size < MAPPED or not hasattr(mmap, "MAP_PRIVATE"):
+        return zeros(*sizes)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.float32).view(sizes)

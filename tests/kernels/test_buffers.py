@@ -1,0 +1,61 @@
+"""Memory that is kept from step to step: how much of it, over inputs of many sizes."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from sparseopt.kernels.native.buffers import Buffers, Shape
+
+
+class Counted(Buffers):
+    """Knows every buffer it has made."""
+
+    def held(self) -> int:
+        """Floats in all buffers that are free."""
+        return sum(buffer.untyped_storage().nbytes() // 4 for _, buffer in self._free)
+
+
+def pass_of(buffers: Buffers, height: int) -> list[tuple[Shape, Tensor]]:
+    """Three activations of one input, as a pass takes them."""
+    shapes = [Shape(2, height, channels, 5, border) for channels, border in ((3, 1), (8, 1), (8, 0))]
+    return [(shape, buffers.take(shape)) for shape in shapes]
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "shuffled"])
+def test_many_sizes_need_the_memory_of_the_largest(order: str) -> None:
+    heights = list(range(1, 101))
+    if order == "falling":
+        heights.reverse()
+    elif order == "shuffled":
+        random.Random(0).shuffle(heights)
+    many, largest = Counted(8), Counted(8)
+    for buffers, given in ((many, heights), (largest, [100])):
+        for height in given:
+            for taken in pass_of(buffers, height):
+                buffers.give(*taken)
+    assert largest.held() <= many.held() <= 1.2 * largest.held()
+
+
+def test_a_border_is_zero_whatever_the_memory_was_used_for() -> None:
+    buffers = Buffers(4)
+    large, small = Shape(2, 9, 3, 7), Shape(1, 4, 2, 3, border=2)
+    memory = buffers.take(large)
+    memory.fill_(5)
+    buffers.give(large, memory)
+    again = buffers.take(small)
+    assert again.shape == small.sizes(4)
+    assert again.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
+    assert not again.any()
+
+
+def test_a_buffer_that_comes_back_keeps_its_shape_and_place() -> None:
+    buffers = Buffers(4)
+    shapes = [Shape(2, 9, 3, 7, 1), Shape(2, 9, 3, 7)]
+    first = {shape: buffers.take(shape) for shape in shapes}
+    for shape, buffer in first.items():
+        buffers.give(shape, buffer)
+    for shape in shapes:
+        assert buffers.take(shape).data_ptr() == first[shape].data_ptr()
+    assert torch.is_tensor(buffers.take(shapes[0]))  # none is free: a new one

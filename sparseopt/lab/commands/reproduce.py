@@ -15,10 +15,11 @@ from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError, require
 from sparseopt.lab.reproduce.grid import Grid
 from sparseopt.lab.reproduce.layout import Layout, for_terminal
-from sparseopt.lab.reproduce.outcomes import Outcomes, collect
-from sparseopt.lab.reproduce.plan import pace_table, plan, runs_table, summary
+from sparseopt.lab.reproduce.outcomes import Outcomes, collect, experiment, find
+from sparseopt.lab.reproduce.plan import pace_table, plan, runs_table, summary, tuning_summary
 from sparseopt.lab.reproduce.scale import Scale, sentence
 from sparseopt.lab.reproduce.targets import TARGETS, Target
+from sparseopt.lab.reproduce.tuning import Tuning, tuning
 from sparseopt.lab.reproduce.write import Results, results, write
 from sparseopt.lab.show.terminal import print_table, wide_console
 from sparseopt.lab.sweep import run_configs
@@ -82,27 +83,53 @@ def reproduce(grid: Grid, options: Options) -> None:
     console = wide_console()
     runs = options.out / "runs"
     if options.dry_run:
-        _tell_plan(console, collect(grid, runs), options)
+        tuned = tuning(grid, runs) if grid.scale.tune else None
+        _tell_plan(console, collect(tuned.tuned_grid() if tuned else grid, runs), tuned, options)
         return
     if not options.tabulate_only:
-        train_missing(grid, options)
-    made = results(collect(grid, runs), options.reach)
+        train_missing(tune(grid, options) if grid.scale.tune else grid, options)
+    tuned = tuning(grid, runs) if grid.scale.tune else None
+    made = results(collect(tuned.tuned_grid() if tuned else grid, runs), options.reach, tuned)
     written = write(made, options.results or options.out / grid.target.name)
     _tell(console, made)
     print("\n".join(map(str, written)))
 
 
+def tune(grid: Grid, options: Options) -> Grid:
+    """Train what decides the settings of the rows, and further out as long as that is needed: the grid with what was chosen."""
+    search = tuning(grid, options.out / "runs")
+    while not search.complete:
+        before = search.done
+        train_configs(grid.target, search.configs(), options)
+        search = tuning(grid, options.out / "runs")
+        if search.done == before:
+            raise UserError(
+                f"tuning stands still at {before} of {len(search.configs())} runs; sparseopt runs "
+                f"{options.out / 'runs'} shows which are not finished"
+            )
+    if absent := [" ".join(row.labels) for row, _ in search.searches if not search.chosen_for(row)]:
+        raise UserError(f"every candidate of --tune diverged for {', '.join(absent)}; try smaller values")
+    return search.tuned_grid()
+
+
 def train_missing(grid: Grid, options: Options) -> None:
     """Train the runs of the grid that are not finished in the folder, under whatever name."""
-    configs, runs = grid.configs(), options.out / "runs"
-    finished = collect(grid, runs).finished
+    train_configs(grid.target, grid.configs(), options)
+
+
+def train_configs(target: Target, configs: list[Config], options: Options) -> None:
+    """Train those of the configurations that are not finished in the folder, under whatever name."""
+    runs = options.out / "runs"
+    found = find(runs)
+    known = [run for config in configs if (run := found.get(experiment(config)))]
+    finished = [run for run in known if run.state == "finished" and len(run.rows) == run.config.epochs]
     if len(finished) == len(configs):
         return
     # Finished runs under their own names stay in the study, so that all who join it at any time see the same one.
     elsewhere = {run.config.run_name for run in finished if run.path != runs / run.config.run_name}
     run_configs(
         *([config for config in configs if config.run_name not in elsewhere], options.out),
-        name=study_name(grid.target, configs),
+        name=study_name(target, configs),
         workers=options.workers,
         storage=options.storage,
         place=options,
@@ -115,13 +142,15 @@ def study_name(target: Target, configs: list[Config]) -> str:
     return f"{target.name}-{hashlib.sha256(names.encode()).hexdigest()[:6]}"
 
 
-def _tell_plan(console: Console, outcomes: Outcomes, options: Options) -> None:
+def _tell_plan(console: Console, outcomes: Outcomes, search: Tuning | None, options: Options) -> None:
     grid = outcomes.grid
     console.print(sentence(grid.target, grid.scale), highlight=False)
     planned = plan(outcomes, options)
     for layout in (runs_table(planned), pace_table(planned)):
         _show(console, layout)
     console.print(summary(planned, options, options.workers), highlight=False)
+    if search is not None:
+        console.print(tuning_summary(planned, search), highlight=False)
 
 
 def _tell(console: Console, made: Results) -> None:

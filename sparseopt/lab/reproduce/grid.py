@@ -1,25 +1,31 @@
 """The runs of a target at a scale: rows of the table, its columns, and the configuration of every cell and seed."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import cast
 
 from sparseopt.lab.config.controls import CorrectionName, correction
 from sparseopt.lab.config.recipes import Config, MethodName
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.reproduce.paper import Setting
-from sparseopt.lab.reproduce.scale import Scale, is_papers, warmup
+from sparseopt.lab.reproduce.scale import DECAY, Candidate, Scale, is_papers, warmup
 from sparseopt.lab.reproduce.targets import GrowFrom, Target
 
-ORDER: tuple[CorrectionName, ...] = ("layer", "global", "unnormalized", "layerwise", "shuffled", "none")
-"""Rows of a block as the paper has them, SparseOpt first and the baseline last, controls between."""
+READINGS: tuple[CorrectionName, ...] = ("layer", "global", "overall")
+"""SparseOpt: the paper's average sparsity over neurons can be read as the layer's, the network's, or its share of zeros."""
 
-READINGS: tuple[CorrectionName, ...] = ("layer", "global")
-"""SparseOpt: the paper's average sparsity over neurons can be read as the layer's or as the network's."""
+BY_NORM: tuple[CorrectionName, ...] = ("measured", "angular")
+"""Corrections of ours, by the norms of the weights."""
+
+ORDER: tuple[CorrectionName, ...] = (*READINGS, *BY_NORM, "unnormalized", "layerwise", "shuffled", "none")
+"""Rows of a block as the paper has them, SparseOpt first and the baseline last, ours and controls between."""
 
 NAMES: dict[CorrectionName, str] = {
     "layer": "SparseOpt",
     "global": "SparseOpt (global)",
+    "overall": "SparseOpt (overall)",
+    "measured": "measured",
+    "angular": "angular",
     "unnormalized": "D alone (unnormalized)",
     "layerwise": "control: layerwise",
     "shuffled": "control: shuffled",
@@ -37,12 +43,15 @@ class Arm:
     ham: bool = False
     lr_factor: float = 1.0
     grow_from: GrowFrom = "original"
+    decay: bool = False
+    """The correction scales the weight decay as well."""
 
     @property
     def label(self) -> str:
         """The name of the row."""
         return (
             NAMES[self.correction]
+            + (", decay too" if self.decay else "")
             + (" w/ HAM" if self.ham else "")
             + (f", lr x{self.lr_factor:g}" if self.lr_factor != 1 else "")
             + (", grown by corrected gradients" if self.grow_from == "corrected" else "")
@@ -82,16 +91,18 @@ class Grid:
 
     target: Target
     scale: Scale
+    chosen: Mapping[tuple[Row, int], Candidate] = field(default_factory=dict)
+    """Where rows are tuned: the settings that each was found best with, by row and epochs."""
 
     def __post_init__(self) -> None:
         if not self.target.renormalised:
             return
-        if not self.scale.lr_controls:
+        if not self.scale.lr_controls and not self.scale.tunes("lr"):
             raise UserError(
                 f"--lr-controls must name one multiple or more, such as 2,4: most of what {self.target.name} shows is step "
-                "size, and it is not shown without that control"
+                "size, and it is not shown without that control, or --tune lr=..."
             )
-        for name in self.arms_corrections:
+        for name, _ in self.corrections:
             if callable(correction(name)):
                 raise UserError(
                     f"--corrections {name} is no control under the paper's renormalisation, in which one part of the correction "
@@ -99,17 +110,20 @@ class Grid:
                 )
 
     @property
-    def arms_corrections(self) -> tuple[CorrectionName, ...]:
-        """The corrections in the order of the rows."""
-        asked = cast(tuple[CorrectionName, ...], self.scale.corrections)
-        return tuple(name for name in ORDER if name in asked)
+    def corrections(self) -> list[tuple[CorrectionName, bool]]:
+        """The corrections in the order of the rows, each with whether it scales the decay."""
+        return [
+            (name, decay)
+            for name, decay in product(ORDER, (False, True))
+            if (f"{name}{DECAY}" if decay else name) in self.scale.corrections
+        ]
 
     @property
     def arms(self) -> list[Arm]:
         hams = (True, False) if self.scale.ham else (False,)
         arms = [
-            Arm(name, ham, grow_from=growth)
-            for name, ham in product(self.arms_corrections, hams)
+            Arm(name, ham, grow_from=growth, decay=decay)
+            for (name, decay), ham in product(self.corrections, hams)
             for growth in (self.target.grow_from if name != "none" else ("original",))
         ]
         return arms + [Arm("none", lr_factor=factor) for factor in self.scale.lr_controls]
@@ -119,16 +133,18 @@ class Grid:
         axes = product(self.scale.sparsities, self.target.methods, self.arms)
         return [Row(*each) for each in axes]
 
-    def config(self, row: Row, epochs: int, seed: int) -> Config:
-        """The run of one cell and seed."""
+    def config(self, row: Row, epochs: int, seed: int, candidate: Candidate | None = None) -> Config:
+        """The run of one cell and seed, with the settings that the cell was found best with, or with those of a candidate."""
         recipe, arm, scale = self.target.recipe, row.arm, self.scale
-        return replace(
+        tuned = self.chosen.get((row, epochs), ()) if candidate is None else candidate
+        config = replace(
             recipe,
             epochs=epochs,
             warmup_epochs=warmup(recipe.warmup_epochs, epochs),
             method=row.method,
             sparsity=row.sparsity,
             correction=arm.correction,
+            correct_decay=arm.decay,
             ham=arm.ham,
             grow_from=arm.grow_from,
             lr=recipe.lr * arm.lr_factor,
@@ -139,6 +155,7 @@ class Grid:
             max_grad_norm=1.0 if self.target.renormalised else recipe.max_grad_norm,
             clip="paper" if self.target.renormalised else recipe.clip,
         )
+        return replace(config, **dict(tuned))
 
     def configs(self) -> list[Config]:
         """All runs, seed by seed, so that whole tables of fewer seeds come first."""

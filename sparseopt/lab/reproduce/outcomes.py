@@ -14,6 +14,7 @@ from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.show.statistics import Comparison, compare, compare_relative, mean_and_std
 
 Metric = Callable[[Run], float]
+Found = Mapping[Hashable, Run]
 
 
 def accuracy(run: Run) -> float:
@@ -101,13 +102,14 @@ def _paired(
 
 
 def collect(grid: Grid, folder: Path) -> Outcomes:
-    """Look for the runs of a grid in a folder, which need not exist."""
-    found = by_experiment(find_runs(folder) if folder.is_dir() else [])
+    """Look for the runs of a grid in a folder, which need not exist. A row that is to be tuned first has none before."""
+    found = find(folder)
     cells = {}
     for row, epochs in product(grid.rows, grid.scale.epochs):
+        ready = not grid.scale.tune or (row, epochs) in grid.chosen
         runs = {
             seed: run
-            for seed in range(grid.scale.seeds)
+            for seed in range(grid.scale.seeds if ready else 0)
             if (run := found.get(experiment(grid.config(row, epochs, seed))))
         }
         done = {
@@ -116,6 +118,11 @@ def collect(grid: Grid, folder: Path) -> Outcomes:
         begun = {seed: run for seed, run in runs.items() if seed not in done}
         cells[row, epochs] = Cell(row, epochs, grid.scale.seeds, done, begun)
     return Outcomes(grid, cells)
+
+
+def find(folder: Path) -> Found:
+    """The runs in a folder by what they train; none where it does not exist."""
+    return by_experiment(find_runs(folder) if folder.is_dir() else [])
 
 
 def by_experiment(runs: Iterable[Run]) -> dict[Hashable, Run]:

@@ -9,6 +9,7 @@ from sparseopt.lab.reproduce.grid import METHODS
 from sparseopt.lab.reproduce.layout import Layout
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
 from sparseopt.lab.reproduce.tables.texts import LABELS
+from sparseopt.lab.reproduce.tuning import Tuning
 from sparseopt.lab.show.words import counted, duration
 from sparseopt.lab.training.place import Place
 
@@ -90,4 +91,20 @@ def summary(plan: TimeEstimate, place: Place, workers: int) -> str:
     return (
         f"{counted(runs, 'run')}, {done} done, {runs - done} to train: {duration(plan.total)} one after another on this machine "
         f"(--accelerate {place.accelerate}{threads}){shared}."
+    )
+
+
+def tuning_summary(plan: TimeEstimate, tuning: Tuning) -> str:
+    """What of the search for each row's best is still to be trained, as far as it is known what to try."""
+    left = [
+        (search.row, search.epochs)
+        for search in tuning.searches.values()
+        for value in search.tried.values()
+        if value is None
+    ]
+    paces = {(sparsity, method): pace.epoch for (sparsity, method), pace in plan.paces.items()}
+    seconds = sum(epochs * paces.get((row.sparsity, row.method), 0.0) for row, epochs in left)
+    return (
+        f"Tuning: {counted(len(tuning.configs()), 'run')}, {tuning.done} done, {len(left)} to train: {duration(seconds)}, "
+        "further out not counted. The first seed of a row is one of them where the lengths are the same, and is trained once."
     )

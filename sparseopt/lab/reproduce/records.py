@@ -10,6 +10,7 @@ from sparseopt.lab.reproduce.claims import claim
 from sparseopt.lab.reproduce.convergence import Reached
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy, mean_train_loss
 from sparseopt.lab.reproduce.paper import find
+from sparseopt.lab.reproduce.tables.texts import candidate_text
 from sparseopt.lab.show.statistics import Comparison
 
 Record = dict[str, Any]
@@ -22,6 +23,7 @@ def records(outcomes: Outcomes, reached: Mapping[Cell, Reached]) -> list[Record]
 
 def _record(outcomes: Outcomes, cell: Cell, reached: Reached) -> Record:
     grid, row = outcomes.grid, cell.row
+    config = next(iter(cell.runs.values())).config
     mean, std = cell.mean_and_std(accuracy)
     setting = grid.setting(row) if grid.papers else None
     paper = find(setting, cell.epochs) if setting else None
@@ -35,9 +37,12 @@ def _record(outcomes: Outcomes, cell: Cell, reached: Reached) -> Record:
         "sparsity": row.sparsity,
         "training": row.arm.label,
         "correction": row.arm.correction,
+        "correct_decay": int(row.arm.decay),
         "ham": int(row.arm.ham),
         "grow_from": row.arm.grow_from,
         "lr_factor": row.arm.lr_factor,
+        "lr": config.lr,
+        "tuned": candidate_text(grid.chosen.get((row, cell.epochs), ())),
         "epochs": cell.epochs,
         "fraction_of_data": grid.scale.fraction_of_data,
         "width": grid.scale.width,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Any, get_args
 
 from tyro.constructors import PrimitiveConstructorSpec
@@ -14,6 +15,15 @@ from sparseopt.lab.reproduce.targets import Target
 from sparseopt.lab.show.words import counted
 
 LR_CONTROLS = (2.0, 4.0)
+
+TUNABLE = {"lr": float, "drop_fraction": float, "every": int}
+"""What the paper searches by a grid, for baseline and method alike."""
+
+DECAY = "+decay"
+"""Behind the name of a correction: it scales the weight decay as well."""
+
+Candidate = tuple[tuple[str, float], ...]
+"""Settings that a row may be found best with, such as (("lr", 0.2),)."""
 
 
 def _several(kind: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpec[Any]:
@@ -36,6 +46,41 @@ Numbers = Annotated[tuple[float, ...], _several(float, "X,X,...")]
 Names = Annotated[tuple[str, ...], _several(str, "NAME,NAME,...")]
 
 
+def _choices(words: list[str]) -> Candidate:
+    """Settings with their values: lr=0.1,0.2 every=100,200."""
+    made: dict[tuple[str, float], None] = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        name = name.strip("-").replace("-", "_")
+        if name not in TUNABLE or not equals:
+            known = ", ".join(TUNABLE)
+            raise UserError(f"--tune takes NAME=VALUE,VALUE,... with NAME one of {known}, got {word!r}")
+        try:
+            made |= dict.fromkeys((name, TUNABLE[name](value)) for value in values.split(",") if value)
+        except ValueError:
+            raise UserError(
+                f"--tune {name} must have numbers, such as lr=0.1,0.2,0.4, got {word!r}"
+            ) from None
+    return tuple(made)
+
+
+def _chosen_text(choices: Candidate) -> list[str]:
+    names = dict.fromkeys(name for name, _ in choices)
+    return [f"{name}={','.join(f'{v:g}' for n, v in choices if n == name)}" for name in names]
+
+
+Choices = Annotated[
+    Candidate,
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=X,X,...",
+        instance_from_str=_choices,
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=_chosen_text,
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scale:
     """What is run of a target."""
@@ -49,7 +94,8 @@ class Scale:
     fraction_of_data: float = 1.0
     """Share of the training images, of every class alike, the same for all runs."""
     corrections: Names = ("none", "layer")
-    """none (the baseline), layer and global (SparseOpt), and controls: unnormalized, layerwise, shuffled."""
+    """none (the baseline), layer, global and overall (SparseOpt), measured and angular (ours), and controls: unnormalized,
+    layerwise, shuffled. With +decay behind the name, such as layer+decay, the correction scales the weight decay as well."""
     ham: bool
     """Rows with HAM as well."""
     lr_controls: Numbers
@@ -58,6 +104,13 @@ class Scale:
     """Images a step."""
     width: float
     """Multiplier of all hidden channels."""
+    tune: Choices = ()
+    """Settings that each row is tuned by first, all rows alike, such as lr=0.1,0.2,0.4: its seeds then run at its own best.
+    The paper searches lr, drop_fraction and every like this. One seed (0) decides, by its test accuracy."""
+    tune_epochs: int | None = None
+    """Epochs of the runs that decide; None: those of the column."""
+    tune_further: int = 2
+    """Times that a value further out is tried where the best is at the edge of those tried; 0: it is only said."""
 
     @classmethod
     def of(cls, target: Target) -> "Scale":
@@ -86,6 +139,7 @@ class Scale:
         require(larger, "lr_controls", _list(self.lr_controls), "greater than 0 and other than 1 each")
         for name in self.corrections:
             self._check_correction(name)
+        self._check_tuning()
         if "none" not in self.corrections:
             raise UserError(
                 f"--corrections must include none, the baseline that the others are compared with, got {_list(self.corrections)}"
@@ -93,8 +147,39 @@ class Scale:
 
     def _check_correction(self, name: str) -> None:
         known = get_args(CorrectionName)
-        if name not in known:
+        if name.removesuffix(DECAY) not in known:
             raise UserError(f"--corrections has no {name!r}{near(name, known)}; there are {_list(known)}")
+        if name == f"none{DECAY}":
+            raise UserError(
+                "--corrections none+decay says nothing: without a correction there is nothing to scale decay by"
+            )
+        if name.endswith(DECAY) and self.ham:
+            raise UserError(
+                f"--corrections {name} does not go with HAM, whose step reads the gradient that the decay is put into; "
+                "use --no-ham"
+            )
+
+    def _check_tuning(self) -> None:
+        require(
+            self.tune_epochs is None or self.tune_epochs >= 1, "tune_epochs", self.tune_epochs, "at least 1"
+        )
+        require(self.tune_further >= 0, "tune_further", self.tune_further, "at least 0")
+        if self.tunes("lr") and self.lr_controls:
+            raise UserError(
+                "--tune lr gives the baseline its own best learning rate, so --lr-controls must be empty, "
+                f"got {_list(self.lr_controls)}"
+            )
+
+    def tunes(self, name: str) -> bool:
+        """Is this setting tuned?"""
+        return any(name == tuned for tuned, _ in self.tune)
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """Every combination of the values to tune by; none without tuning."""
+        names = dict.fromkeys(name for name, _ in self.tune)
+        axes = [[choice for choice in self.tune if choice[0] == name] for name in names]
+        return [tuple(choices) for choices in product(*axes)] if axes else []
 
 
 def warmup(recipe_epochs: float, epochs: int) -> float:
@@ -119,8 +204,15 @@ def sentence(target: Target, scale: Scale) -> str:
         *([f"batch size {scale.batch_size}"] if scale.batch_size != paper.batch_size else []),
         *([f"width {scale.width:g}"] if scale.width != paper.width else []),
         *(["HAM left out"] if target.ham and not scale.ham else []),
+        *([_tuning_words(scale)] if scale.tune else []),
     ]
     return f"{target.summary}. Scale: {', '.join(parts)}."
+
+
+def _tuning_words(scale: Scale) -> str:
+    names = " and ".join(dict.fromkeys(name.replace("_", " ") for name, _ in scale.tune))
+    at = "" if scale.tune_epochs is None else f" at {counted(scale.tune_epochs, 'epoch')}"
+    return f"each row at its own best {names} of {'; '.join(_chosen_text(scale.tune))} (seed 0{at})"
 
 
 def is_papers(target: Target, scale: Scale) -> bool:

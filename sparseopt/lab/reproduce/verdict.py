@@ -3,19 +3,20 @@
 from statistics import fmean
 
 from sparseopt.lab.reproduce.claims import ClaimCount, count_claims, count_loss_claims
-from sparseopt.lab.reproduce.grid import NAMES, READINGS, Arm
+from sparseopt.lab.reproduce.grid import BY_NORM, NAMES, READINGS, Arm
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
 from sparseopt.lab.show.statistics import LEVEL, Comparison
 from sparseopt.lab.show.words import counted
 
 
 def verdict(outcomes: Outcomes) -> list[str]:
-    """One paragraph for each reading of SparseOpt, with and without HAM, and one about step size where it is controlled."""
-    arms = sorted((arm for arm in outcomes.grid.arms if arm.correction in READINGS), key=lambda arm: arm.ham)
+    """One paragraph for each correction, with and without HAM, and one about step size where it is controlled."""
+    corrected = (*READINGS, *BY_NORM)
+    arms = sorted((arm for arm in outcomes.grid.arms if arm.correction in corrected), key=lambda arm: arm.ham)
     told = [sentence for arm in arms for sentence in _ordering(outcomes, arm)]
     if not told:
         return [
-            "No cell has finished runs of SparseOpt and of the baseline: there is nothing to compare yet."
+            "No cell has finished runs of a correction and of the baseline: there is nothing to compare yet."
         ]
     return [*told, *_step_size(outcomes)]
 

@@ -1,21 +1,31 @@
 """The results of a target in all their forms: tables, numbers, figures and a page, in one folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparseopt import __version__
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report import Section, write_report
-from sparseopt.lab.reproduce.convergence import reach
+from sparseopt.lab.reproduce.convergence import Reached, reach
 from sparseopt.lab.reproduce.drawings import Drawings, draw
 from sparseopt.lab.reproduce.latex import latex
 from sparseopt.lab.reproduce.layout import Layout, for_page, markdown
-from sparseopt.lab.reproduce.outcomes import Outcomes
+from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
 from sparseopt.lab.reproduce.paper import PAPER
 from sparseopt.lab.reproduce.records import Record, csv_text, records
 from sparseopt.lab.reproduce.scale import sentence
-from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table, settings_table
+from sparseopt.lab.reproduce.tables import (
+    accuracy_table,
+    by_epoch_table,
+    convergence_table,
+    difference_table,
+    itop_table,
+    power_table,
+    settings_table,
+    tuning_table,
+)
+from sparseopt.lab.reproduce.tuning import Tuning
 from sparseopt.lab.reproduce.verdict import verdict
 from sparseopt.lab.show.figures import save
 from sparseopt.lab.show.words import counted, duration
@@ -40,7 +50,7 @@ class Results:
         return self.outcomes.grid.target.name
 
 
-def results(outcomes: Outcomes, level: float | None = None) -> Results:
+def results(outcomes: Outcomes, level: float | None = None, tuning: Tuning | None = None) -> Results:
     """Everything that follows from the finished runs; `level` is the accuracy that they are to reach, in percent."""
     if not outcomes.finished:
         raise UserError(
@@ -52,15 +62,26 @@ def results(outcomes: Outcomes, level: float | None = None) -> Results:
         outcomes,
         f"{sentence(outcomes.grid.target, outcomes.grid.scale)} {_effort(outcomes)}",
         verdict(outcomes),
-        {
-            "accuracy": accuracy_table(outcomes),
-            "differences": difference_table(outcomes),
-            "convergence": convergence_table(outcomes, reached),
-        },
+        _tables(outcomes, reached, tuning),
         settings_table(outcomes),
         records(outcomes, reached),
         draw(outcomes),
     )
+
+
+def _tables(outcomes: Outcomes, reached: Mapping[Cell, Reached], tuning: Tuning | None) -> dict[str, Layout]:
+    tables = {
+        "accuracy": accuracy_table(outcomes),
+        "differences": difference_table(outcomes),
+        **({"tuning": tuning_table(tuning)} if tuning is not None else {}),
+        "convergence": convergence_table(outcomes, reached),
+        "by-epoch": by_epoch_table(outcomes),
+        "power": power_table(outcomes),
+        **({"itop": itop_table(outcomes)} if "itop" in outcomes.grid.target.drawn else {}),
+    }
+    return {
+        name: table for name, table in tables.items() if table.rows or name in ("accuracy", "differences")
+    }
 
 
 def write(made: Results, folder: Path) -> list[Path]:

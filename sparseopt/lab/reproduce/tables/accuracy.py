@@ -5,7 +5,7 @@ from sparseopt.lab.reproduce.layout import Best, Layout
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
 from sparseopt.lab.reproduce.paper import Published
 from sparseopt.lab.reproduce.tables.beside import PaperColumn, beside, elsewhere
-from sparseopt.lab.reproduce.tables.texts import LABELS, NOTHING, plus_minus
+from sparseopt.lab.reproduce.tables.texts import LABELS, NOTHING, candidate_text, plus_minus
 from sparseopt.lab.show.words import counted
 
 
@@ -38,7 +38,7 @@ def accuracy_table(outcomes: Outcomes) -> Layout:
 
 def _cells(outcomes: Outcomes, row: Row, epochs: int, paper: PaperColumn) -> list[str]:
     cell = outcomes.cells[row, epochs]
-    text = seeds_text(cell)
+    text = seeds_text(cell) + tuned_text(outcomes, cell)
     ours = Best(text) if is_best(outcomes, cell) else text
     return [ours, _figure(paper.figures.get(row))] if paper.figures else [ours]
 
@@ -63,12 +63,20 @@ def seeds_text(cell: Cell) -> str:
     return text if len(cell.runs) == cell.wanted else f"{text} ({len(cell.runs)} of {cell.wanted} seeds)"
 
 
+def tuned_text(outcomes: Outcomes, cell: Cell) -> str:
+    """The settings that a cell was found best with, where rows are tuned."""
+    chosen = outcomes.grid.chosen.get((cell.row, cell.epochs))
+    return "" if chosen is None or not cell.runs else f", {candidate_text(chosen)}"
+
+
 def _figure(figure: Published | None) -> str:
     return NOTHING if figure is None else plus_minus(figure.mean, figure.std)
 
 
 def _accuracy_notes(outcomes: Outcomes, far: bool) -> list[str]:
     notes = ["After the last epoch, mean ± standard deviation over seeds; the best of a block in bold."]
+    if outcomes.grid.scale.tune:
+        notes.append("Each row with the settings that it was found best with, which stand behind its figure.")
     if far:
         notes.append(
             "In brackets: what the paper reports at its own scale, which is not the one of these runs; for orientation only."

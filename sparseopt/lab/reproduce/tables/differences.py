@@ -23,7 +23,12 @@ def difference_table(outcomes: Outcomes) -> Layout:
         tuple(counted(total, "epoch") for total in epochs),
         rows,
         notes=[
+            *(
+                ["Each row and its baseline with the settings that each was found best with."]
+                if outcomes.grid.scale.tune
+                else []
+            ),
             f"Paired by seed: mean, {LEVEL:.0%} interval (Student's t). improves or worsens only where the interval leaves 0 "
-            "out. No claim is made of a single seed, or of seeds that agree to the last digit."
+            "out. No claim is made of a single seed, or of seeds that agree to the last digit.",
         ],
     )

@@ -4,12 +4,22 @@ import math
 from typing import Literal
 
 from sparseopt.lab.reproduce.claims import claim
+from sparseopt.lab.reproduce.scale import Candidate
 from sparseopt.lab.show.statistics import Comparison
 
 LABELS = ("sparsity", "DST", "training")
 """The headings of what names a row."""
 
 NOTHING = "-"
+
+
+def candidate_text(candidate: Candidate) -> str:
+    """Settings that a row was tuned to, in a few words.
+
+    >>> candidate_text((("lr", 0.2), ("drop_fraction", 0.5)))
+    'lr 0.2, drop fraction 0.5'
+    """
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in candidate)
 
 
 def plus_minus(mean: float, std: float | None) -> str:

@@ -1,16 +1,19 @@
 """Building the kernels: once, for the right machine, whatever else happens at the same time."""
 
 import io
+import logging
 import os
 import platform
-import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from sparseopt.kernels.native import build
+import sparseopt as so
+from sparseopt.kernels.native import build, compiler, levels
 from sparseopt.kernels.native.spinner import CLEAR_LINE, spinner
 
 GRADIENTS_OF_A_SMALL_NETWORK = """
@@ -35,80 +38,164 @@ for dense, sparse in zip(*found):
     assert torch.allclose(dense, sparse, rtol=1e-3, atol=1e-2), (dense - sparse).abs().max()
 print("lanes", operators().lanes())
 """
+LANES = {"avx512": 16, "avx2": 8, "portable": 4}
 
 
-def run_with(target: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    settings = {**os.environ, "SPARSEOPT_KERNELS": target, **environment}
-    return subprocess.run(
+@pytest.mark.parametrize("level", levels.possible())
+def test_every_level_computes_the_same(level: str) -> None:
+    run = subprocess.run(
         [sys.executable, "-c", GRADIENTS_OF_A_SMALL_NETWORK],
         capture_output=True,
         text=True,
-        env=settings,
+        env={**os.environ, "SPARSEOPT_KERNELS": level},
         check=False,
     )
+    assert run.stdout.strip() == f"lanes {LANES[level]}", run.stderr
 
 
-def test_the_portable_kernels_compute_the_same() -> None:
-    run = run_with("portable")
-    assert run.stdout.strip() == "lanes 4", run.stderr
-
-
-@pytest.mark.skipif(
-    build.CAPABILITIES.get(build.torch.backends.cpu.get_cpu_capability()) is None, reason="needs AVX2"
-)
-def test_avx2_can_be_forced() -> None:
-    run = run_with("avx2")
-    assert run.stdout.strip() == "lanes 8", run.stderr
+def test_two_levels_in_one_process_keep_to_themselves() -> None:
+    for level in levels.possible():
+        operators = build.operators(level)
+        assert operators.lanes() == LANES[level]
+        image = torch.randn(3, 2, 4, 5)
+        packed, back = torch.zeros(-(-3 // LANES[level]), 4, 2, 5, LANES[level]), torch.zeros_like(image)
+        operators.pack(image, packed, 0)
+        operators.unpack(packed, 0, back)
+        assert torch.equal(image, back)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a compiler for x86-64")
 def test_avx512_compiles_where_it_cannot_run() -> None:
-    assert build.library("avx512").exists()
+    assert os.fstat(build.library("avx512")).st_size
 
 
-def test_an_unknown_target_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARSEOPT_KERNELS", "sse9")
-    with pytest.raises(build.BuildError, match=r"must be one of avx512, avx2, portable, .*got 'sse9'"):
-        build.target()
+@pytest.mark.parametrize("level", ["sse9", "avx512"])
+def test_a_level_that_cannot_be_is_an_error(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels, "features", lambda: levels.V3)
+    monkeypatch.setenv("SPARSEOPT_KERNELS", level)
+    monkeypatch.setattr(build, "operators", build.operators.__wrapped__)
+    with pytest.raises(ValueError, match=f"must be one of avx2, portable, got '{level}'"):
+        levels.chosen()
+
+
+def test_acceleration_with_an_unknown_level_is_refused() -> None:
+    code = "import torch, sparseopt as so; m = torch.nn.Linear(99, 99); so.accelerate(m, so.sparsify(m, 0.9))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SPARSEOPT_KERNELS": "bogus"},
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].startswith("ValueError: SPARSEOPT_KERNELS must be one of")
+
+
+@pytest.mark.parametrize(
+    ("has", "best"),
+    [
+        (levels.V4 | {"sse2"}, "avx512"),
+        (levels.V4 - {"avx512dq"}, "avx2"),
+        (levels.V3 - {"fma"}, "portable"),
+        (levels.V3 - {"bmi2"}, "portable"),
+        (frozenset(), "portable"),
+    ],
+)
+def test_a_cpu_gets_what_it_can_execute(
+    has: frozenset[str], best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(levels, "features", lambda: has)
+    monkeypatch.delenv("SPARSEOPT_KERNELS", raising=False)
+    monkeypatch.setattr(levels, "levels", lambda: compiler.X86_LEVELS)
+    assert levels.chosen() == best
+
+
+class Compiler:
+    """A compiler that is a shell script; it notes every call with its arguments."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script, self.calls = folder / "c++", folder / "calls"
+        self.writes('while [ "$1" != -o ]; do shift; done\necho library > "$2"')
+
+    def writes(self, code: str) -> None:
+        head = f'#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "$@" >> {self.calls}\n'
+        self.script.write_text(head + code + "\n")
+        self.script.chmod(0o755)
 
 
 @pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler that takes its time, notes every call and writes what it is asked for. Returns the notes."""
-    calls = tmp_path / "calls"
-    script = tmp_path / "c++"
-    script.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && exit 0\n'
-        f"echo call >> {calls}\nsleep 0.5\n"
-        'while [ "$1" != -o ]; do shift; done\necho library > "$2"\n'
-    )
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("CXX", str(script))
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    fake = Compiler(tmp_path)
+    monkeypatch.setenv("CXX", str(fake.script))
     monkeypatch.setenv("SPARSEOPT_CACHE", str(tmp_path / "cache"))
-    return calls
+    monkeypatch.setattr(build, "BUILT", tmp_path)
+    build._compiled.cache_clear()
+    return fake
 
 
-def test_concurrent_first_uses_build_once(compiler: Path) -> None:
-    use = "from sparseopt.kernels.native.build import library; print(library('avx2').read_text())"
+def content(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as file:
+        return file.read()
+
+
+def test_concurrent_first_uses_build_once(fake: Compiler) -> None:
+    fake.writes('sleep 0.5\nwhile [ "$1" != -o ]; do shift; done\necho library > "$2"')
+    use = "import os; from sparseopt.kernels.native.build import library; print(os.read(library('portable'), 7).decode())"
     runs = [
         subprocess.Popen([sys.executable, "-c", use], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
     assert [run.communicate()[0].strip() for run in runs] == ["library"] * 3
-    assert compiler.read_text() == "call\n"
+    assert len(fake.calls.read_text().splitlines()) == 1
 
 
-def test_a_failed_build_says_what_the_compiler_said(compiler: Path) -> None:
-    script = Path(os.environ["CXX"])
-    script.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "out of luck" >&2\nexit 1\n')
+def test_a_failed_build_says_what_the_compiler_said(fake: Compiler, tmp_path: Path) -> None:
+    fake.writes('echo "out of luck" >&2\nexit 1')
     with pytest.raises(build.BuildError, match="out of luck"):
-        build.library("avx2")
-    assert not list(build.cache_folder().glob("*.so"))
+        build.library("portable")
+    assert not list((tmp_path / "cache").rglob("*.so"))
 
 
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(build.BuildError, match="no-such-compiler not found; install one or set CXX"):
-        build.find_compiler()
+def test_a_compiler_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/bin/false")
+    with pytest.raises(build.BuildError, match="/bin/false failed on the kernels with exit code 1"):
+        build.library("portable")
+
+
+def test_a_compiler_that_writes_nothing(fake: Compiler) -> None:
+    fake.writes("exit 0")
+    with pytest.raises(build.BuildError, match="wrote no library"):
+        build.library("portable")
+
+
+def test_a_compiler_that_cannot_be_executed(fake: Compiler) -> None:
+    fake.script.write_bytes(b"\x7fELF nonsense")
+    with pytest.raises(build.BuildError, match="cannot be run"):
+        build.library("portable")
+
+
+def test_a_compiler_with_arguments(fake: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"env {fake.script} -Dwith='an argument'")
+    assert content(build.library("portable")).startswith(b"library\n")
+    assert fake.calls.read_text().startswith("-Dwith=an argument ")
+
+
+@pytest.mark.parametrize("wanted", ["no-such-compiler", "no-such-ccache g++", "'g++"])
+def test_no_compiler(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", wanted)
+    with pytest.raises(build.BuildError, match="CXX="):
+        compiler.find_compiler()
+
+
+def test_what_is_no_library_leaves_the_model_as_it_was(
+    fake: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    build._operators.cache_clear()
+    build.operators.cache_clear()
+    model = nn.Sequential(nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 50))
+    with caplog.at_level(logging.WARNING):
+        so.accelerate(model, so.sparsify(model, 0.9))
+    assert "forward" not in model.__dict__
+    assert any("cannot be loaded" in each for each in caplog.messages)
 
 
 class Terminal(io.StringIO):

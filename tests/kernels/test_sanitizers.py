@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparseopt.kernels.native import build
+from sparseopt.kernels.native import compiler, levels
 
 SHAPES = """
 import torch, sparseopt as so
@@ -63,11 +63,11 @@ print("clean")
 def asan() -> Path | None:
     """The runtime that has to be loaded before Python's own allocations."""
     try:
-        compiler = build.find_compiler()
-    except build.BuildError:
+        command = compiler.find_compiler()
+    except compiler.BuildError:
         return None
     found = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
+        [*command, "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
     )
     path = Path(found.stdout.strip())
     return path if path.is_absolute() else None
@@ -77,7 +77,7 @@ def asan() -> Path | None:
 def test_no_memory_error_and_no_undefined_behaviour() -> None:
     environment = {
         **os.environ,
-        "SPARSEOPT_KERNELS": f"{build.target()}-sanitized",
+        "SPARSEOPT_KERNELS": f"{levels.chosen()}{compiler.SANITIZED}",
         "LD_PRELOAD": str(asan()),
         "ASAN_OPTIONS": "detect_leaks=0",  # Python never frees all it has
         "UBSAN_OPTIONS": "print_stacktrace=1",

@@ -1,127 +1,113 @@
-"""Compiles the kernels on first use and loads them: `operators()` is the one way to reach them.
+"""From a level's name to its kernels: `operators()` is the one way to reach them.
 
-The library is cached under a name made of everything that shapes it (sources, compiler, flags), so a change of any of
-them builds anew and an old library is never loaded by mistake. A lock held by the operating system makes concurrent first uses
-wait for one build, and is gone with the process that held it; the library appears under its name only when it is complete.
+A wheel brings the libraries, built from the sources beside them. Where there is none (a checkout, another kind of machine) a
+library is compiled on first use and cached under a name made of everything that shapes it (sources, compiler, flags), so a change
+of any of them builds anew and an old library is never loaded by mistake. A lock makes concurrent first uses wait for one build.
 """
 
 import ctypes
 import functools
-import hashlib
 import logging
-import os
 import platform
-import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-import torch
-
+from sparseopt.kernels.native import levels
+from sparseopt.kernels.native.cache import Folder, folders, say
+from sparseopt.kernels.native.compiler import (
+    SANITIZED,
+    BuildError,
+    compile_library,
+    find_compiler,
+    fingerprint,
+    identity,
+)
 from sparseopt.kernels.native.operators import Operators
 from sparseopt.kernels.native.spinner import spinner
 
+__all__ = ["BuildError", "operators"]
+
 logger = logging.getLogger(__name__)
 
-SOURCES = Path(__file__).parent.parent / "csrc"
-TARGETS = {
-    "avx512": ("-march=x86-64-v4",),
-    "avx2": ("-march=x86-64-v3",),
-    "portable": (),
-}
-# Memory errors and undefined behaviour end the process; for tests, with libasan loaded first.
-SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-TARGETS |= {f"{name}-sanitized": (*flags, *SANITIZERS) for name, flags in TARGETS.items()}
-CAPABILITIES = {"AVX512": "avx512", "AVX2": "avx2"}
-FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-w")
-
-
-class BuildError(RuntimeError):
-    """The kernels cannot be had on this machine; the message says why."""
-
-
-def target() -> str:
-    """The instruction set to compile for: the CPU's, or what `SPARSEOPT_KERNELS` names."""
-    forced = os.environ.get("SPARSEOPT_KERNELS")
-    if forced is None:
-        return CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), "portable")
-    if forced not in TARGETS:
-        raise BuildError(f"SPARSEOPT_KERNELS must be one of {', '.join(TARGETS)}, got {forced!r}")
-    return forced
+BUILT = Path(__file__).parent / "built"  # in a wheel
 
 
 @functools.cache
-def operators() -> Operators:
-    """The kernels for this machine; built first if need be. Raises `BuildError`."""
-    return Operators(ctypes.CDLL(str(library(target()))))
+def operators(level: str | None = None) -> Operators:
+    """The kernels for this machine, or those of another level it can execute; compiled first if need be.
+
+    Raises `BuildError` where they cannot be had, and `ValueError` for a level that cannot be executed.
+    """
+    if level is None:
+        return _operators(levels.chosen())
+    levels.check(level, "level")
+    return _operators(level)
 
 
-def library(name: str) -> Path:
-    """The compiled library for one target, from the cache or made now."""
+@functools.cache
+def _operators(level: str) -> Operators:
+    try:
+        return Operators(ctypes.CDLL(locate(level)))
+    except OSError as reason:
+        raise BuildError(f"the compiled kernels cannot be loaded: {reason}") from reason
+
+
+def locate(level: str) -> str:
+    """Where the system's loader finds the library of a level."""
     if platform.system() != "Linux":
         raise BuildError(f"the kernels are built on Linux only, this is {platform.system()}")
-    compiler = find_compiler()
-    command = [compiler, *FLAGS, *TARGETS[name]]
-    path = cache_folder() / f"sparseopt-{name}-{fingerprint(command)}.so"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.with_suffix(".lock")):
-            if not path.exists():
-                compile_library(command, path)
-    return path
+    brought = BUILT / library_name(level, fingerprint())
+    if brought.is_file() and not level.endswith(SANITIZED):
+        return str(brought)
+    # The descriptor stays open: the loader takes a second library of the same name for the first one.
+    return f"/proc/self/fd/{library(level)}"
 
 
-def find_compiler() -> str:
-    wanted = os.environ.get("CXX")
-    for candidate in (wanted,) if wanted else ("g++", "clang++"):
-        if found := shutil.which(candidate):
-            return found
-    raise BuildError(
-        f"no C++ compiler: {wanted or 'neither g++ nor clang++'} not found; install one or set CXX"
-    )
+def library_name(level: str, made_of: str) -> str:
+    return f"sparseopt-{level}-{made_of}.so"
 
 
-def cache_folder() -> Path:
-    base = os.environ.get("SPARSEOPT_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "sparseopt"
+def library(level: str) -> int:
+    """The descriptor of a library that was compiled before, or now."""
+    command = find_compiler()
+    name = library_name(level, identity(command, level))
+    reasons: list[str] = []
+    for folder in folders():
+        try:
+            if (found := folder.open(name)) is not None:
+                return found
+            with folder.locked(name.replace(".so", ".lock")):
+                return _in_folder(folder, command, level, name)
+        except OSError as reason:
+            reasons.append(f"{folder.path}: {reason.strerror or reason}")
+            say(f"{folder.path}: {reason.strerror or reason}")
+        finally:
+            folder.close()
+    raise BuildError(f"there is no folder for the compiled kernels; {'; '.join(reasons)}")
 
 
-def fingerprint(command: list[str]) -> str:
-    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
-    digest = hashlib.sha256("\0".join([*command, version]).encode())
-    for source in sorted(SOURCES.iterdir()):
-        digest.update(source.name.encode() + source.read_bytes())
-    return digest.hexdigest()[:16]
+def _in_folder(folder: Folder, command: list[str], level: str, name: str) -> int:
+    found = folder.open(name)  # somebody else may have built it meanwhile
+    if found is not None:
+        return found
+    folder.write(name, _compiled(tuple(command), level))
+    found = folder.open(name)
+    if found is None:
+        raise OSError("what was written cannot be read again")
+    return found
 
 
-class locked:
-    """Hold an exclusive lock on a file. The system releases it when the process ends, however it ends."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        import fcntl
-
-        self.file = self.path.open("w")
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-
-def compile_library(command: list[str], path: Path) -> None:
-    arguments = ["-shared", str(SOURCES / "library.cpp")]
+@functools.lru_cache(maxsize=1)  # a folder may turn out to be full
+def _compiled(command: tuple[str, ...], level: str) -> bytes:
     logger.info("compiling the sparse CPU kernels with %s: once, half a minute at most", command[0])
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        finished = Path(folder) / path.name
-        with spinner("compiling the sparse CPU kernels"):
-            run = subprocess.run(
-                [*command, *arguments, "-o", str(finished)], capture_output=True, text=True, check=False
-            )
-        if run.returncode:
-            raise BuildError(f"{command[0]} failed on the kernels:\n{run.stderr.strip()[-2000:]}")
-        finished.replace(path)
-    logger.info("compiled the kernels in %.0f s: %s", time.perf_counter() - start, path)
+    with (
+        tempfile.TemporaryDirectory(prefix="sparseopt-") as folder,
+        spinner("compiling the sparse CPU kernels"),
+    ):
+        path = Path(folder) / "library.so"
+        compile_library(list(command), level, path)
+        content = path.read_bytes()
+    logger.info("compiled the kernels in %.0f s", time.perf_counter() - start)
+    return content

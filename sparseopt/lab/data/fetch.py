@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparseopt.kernels.native.cache import cache_root
 from sparseopt.lab.errors import UserError
 
 TIMEOUT = 30.0  # seconds without an answer after which a server counts as unreachable
@@ -38,13 +39,6 @@ class OfficialArchive:
     members: Mapping[str, str]
 
 
-def cache_dir() -> Path:
-    """Where unpacked and downloaded files are kept: $SPARSEOPT_CACHE, else the user's cache folder."""
-    if chosen := os.environ.get("SPARSEOPT_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparseopt"
-
-
 def search_path(data_dir: Path | None) -> list[Path]:
     """The folders to look in: the given one (else $SPARSEOPT_DATA), then the cache."""
     if data_dir is not None and not data_dir.is_dir():
@@ -53,7 +47,7 @@ def search_path(data_dir: Path | None) -> list[Path]:
         )
     if data_dir is None and (default := os.environ.get("SPARSEOPT_DATA")):
         data_dir = Path(default)
-    return [cache_dir()] if data_dir is None else [data_dir, cache_dir()]
+    return [cache_root()] if data_dir is None else [data_dir, cache_root()]
 
 
 def read_file(file: OfficialFile, data_dir: Path | None, subfolders: tuple[str, ...] = ()) -> bytes:
@@ -74,7 +68,7 @@ def read_members(archive: OfficialArchive, data_dir: Path | None) -> dict[str, b
             place = folder / archive.folder
             return {name: read_verified(place / name, md5) for name, md5 in archive.members.items()}
     packed = next((path for folder in folders if (path := _packed(archive, folder))), None)
-    unpack(packed or download(archive.file, folders[0]), archive, cache_dir())
+    unpack(packed or download(archive.file, folders[0]), archive, cache_root())
     return read_members(archive, data_dir)
 
 

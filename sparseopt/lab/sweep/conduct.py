@@ -3,10 +3,8 @@
 import logging
 from dataclasses import dataclass
 
-from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial
 from rich.console import Console
-from sqlalchemy.exc import DBAPIError
 
 from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.sweep.crew import Crew
@@ -34,7 +32,7 @@ class SweepOutcome:
 def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_AFTER) -> SweepOutcome:
     """Work on the study until all trials of the plan have ended, or somebody asks to stop."""
     job.database.require()
-    trials = _opened(job)
+    trials = job.database.patience(lambda: Trials.open(job.database, job.name, job.plan))
     conductor = _Conductor(job, trials, Watch(dead_after, job.machine, job.in_use))
     crew = Crew(job, workers, conductor.left)
     stop = job.database.patience.stop
@@ -55,14 +53,6 @@ def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_A
             INTERRUPTED,
         )
     return SweepOutcome(conductor.seen, crew.refused)
-
-
-def _opened(job: Job) -> Trials:
-    """The trials of the study, made or joined; tables that cannot be read are the person's to replace."""
-    try:
-        return job.database.patience(lambda: Trials.open(job.database, job.name, job.plan))
-    except (DBAPIError, StorageInternalError) as error:
-        raise job.database.refusal(error) from error
 
 
 class _Conductor:

@@ -42,7 +42,7 @@ class Database:
 
     @cached_property
     def patience(self) -> Patience:
-        return Patience(self.patience_seconds)
+        return Patience(self.patience_seconds, refusal=self.refusal)
 
     @cached_property
     def storage(self) -> RDBStorage:

@@ -5,11 +5,11 @@ Everything that is done through here may be done twice: an answer can be lost af
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from optuna.exceptions import StorageInternalError
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, PendingRollbackError, SQLAlchemyError
 
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.show.words import duration
@@ -25,10 +25,18 @@ T = TypeVar("T")
 
 
 class Patience:
-    """Calls again and again while the database is away, for at most `seconds`."""
+    """Calls again and again while the database is away, for at most `seconds`.
 
-    def __init__(self, seconds: float = PATIENCE, pause: float = 0.2) -> None:
-        self.seconds, self.first_pause = seconds, pause
+    One that answers, but cannot be worked with (its file is damaged, its tables are gone), is a matter for `refusal`.
+    """
+
+    def __init__(
+        self,
+        seconds: float = PATIENCE,
+        pause: float = 0.2,
+        refusal: Callable[[Exception], Exception] | None = None,
+    ) -> None:
+        self.seconds, self.first_pause, self._refusal = seconds, pause, refusal
         self.outages = 0
         """How many times it was away."""
         self.stop = StopRequest()
@@ -47,6 +55,8 @@ class Patience:
                 result = action()
             except Exception as error:
                 if not is_outage(error):
+                    if self._refusal is not None and is_of_database(error):
+                        raise self._refusal(error) from error
                     raise
                 self._bear(error, since, told=pause > self.first_pause)
             else:
@@ -69,15 +79,42 @@ class Patience:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Does an error say that the database cannot be reached or is busy, and not that the question was wrong?"""
-    cause = error.__cause__ if isinstance(error, StorageInternalError) else error
-    if isinstance(cause, OperationalError | InterfaceError):
-        return True
-    return isinstance(cause, DBAPIError) and cause.connection_invalidated
+    """Does an error say that the database cannot be reached or is busy, and not that the question was wrong?
+
+    Optuna asks on over a connection that was cut, and what it then raises, wrapped once more, is that the transaction must
+    be rolled back; what cut it is further down the chain.
+    """
+    chain = list(_chain(error))
+    if any(_lacks(each) for each in chain):
+        return False
+    return is_of_database(error) and any(
+        isinstance(each, OperationalError | InterfaceError | PendingRollbackError)
+        or (isinstance(each, DBAPIError) and each.connection_invalidated)
+        for each in chain
+    )
+
+
+def is_of_database(error: BaseException) -> bool:
+    """Is it an error that working with the database raised, rather than one of the program?"""
+    gone = isinstance(error, KeyError) and "Record does not exist" in str(error)  # the study, the trial
+    return gone or isinstance(error, SQLAlchemyError | StorageInternalError)
 
 
 def reason(error: BaseException) -> str:
     """What the database's driver said, in one line."""
-    cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+    chain = list(_chain(error))
+    cause = next((each for each in chain if isinstance(each, DBAPIError)), chain[0])
     said = str(cause.orig) if isinstance(cause, DBAPIError) else str(cause)
     return next((line.strip() for line in said.splitlines() if line.strip()), type(cause).__name__)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what it was raised from, and what was being handled when that was raised."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _lacks(error: BaseException) -> bool:
+    """SQLite's way to say that a file, made anew under a study, has no tables: no waiting brings them back."""
+    return isinstance(error, OperationalError) and str(error.orig).startswith("no such")

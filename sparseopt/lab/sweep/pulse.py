@@ -64,7 +64,9 @@ class Pulse(Observer):
                 return
             except Exception as error:
                 if not is_outage(error):
-                    log.exception("the heartbeat of %s has stopped", self._claim.config.run_name)
+                    log.warning(
+                        "the heartbeat of %s has stopped: %s", self._claim.config.run_name, reason(error)
+                    )
                     return
                 if not away:
                     log.warning("the database does not answer (%s); training goes on", reason(error))

@@ -24,10 +24,12 @@ from torch import Tensor, nn
 from sparseopt.analysis.fan_in_law import PowerLaw, angle, neuron_scale, power_law
 from sparseopt.methods import SET, Method
 from sparseopt.optim import skew_factors
+from sparseopt.optim.correction import Mode
 from sparseopt.topology import Topology, generator
 
 Loss = Callable[[nn.Module], Tensor]
 Gradients = dict[str, Tensor]
+Factors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,11 @@ class LayerSkew:
     density: Tensor  # 1 - s_i of each neuron
     factor: Tensor  # what the correction multiplies each neuron's gradient with
     scale: Tensor  # mean |gradient| of each neuron's active weights; NaN without inputs
-    law: PowerLaw  # of the scale against 1 - s_i: slope -0.5 where BatchNorm follows
+    law: PowerLaw  # of the scale against 1 - s_i: slope -0.5 where BatchNorm follows, at the start
     corrected_law: PowerLaw
+    norm: Tensor  # ||w_i|| of each neuron
+    norm_law: PowerLaw  # of the scale against ||w_i||: slope -1 where BatchNorm follows, at any time
+    corrected_norm_law: PowerLaw
     rotation: float  # angle between the raw and the corrected gradient
     jump: float  # angle by which a mask update turns the raw gradient
     corrected_jump: float
@@ -72,6 +77,8 @@ class SkewReport:
                 "slope": layer.law.slope,
                 "+-": layer.law.error,
                 "slope corrected": layer.corrected_law.slope,
+                "norm slope": layer.norm_law.slope,
+                "norm slope corrected": layer.corrected_norm_law.slope,
                 "rotation": layer.rotation,
                 "jump": layer.jump,
                 "jump corrected": layer.corrected_jump,
@@ -97,6 +104,7 @@ def skew_report(
     *,
     method: Method | None = None,
     drop_fraction: float = 0.3,
+    correction: Mode = "layer",
 ) -> SkewReport:
     """Measure the skew of a network at its present weights, on the batch behind `loss`.
 
@@ -105,6 +113,7 @@ def skew_report(
             mode: BatchNorm in evaluation mode does not normalise by the batch, and there is no skew to see.
         method: whose mask update the jump is measured at; default `SET`. The update is tried, not kept.
         drop_fraction: share of the active weights that this update moves.
+        correction: whose factors "corrected" means, one of those of `skew_factors`.
     """
     if not model.training:
         raise ValueError(
@@ -112,22 +121,28 @@ def skew_report(
         )
     with _left_as_it_was(model):
         before = _gradients(model, topology, loss)
+        factors = skew_factors(topology, correction)
         moved = _updated(topology, before, method or SET(total_steps=1), drop_fraction)
         moved.apply()
         after = _gradients(model, topology, loss)
-    return _report(topology, moved, before, after)
+        moved_factors = skew_factors(moved, correction)
+    return _report(topology, moved, (before, after), (factors, moved_factors))
 
 
-def _report(topology: Topology, moved: Topology, before: Gradients, after: Gradients) -> SkewReport:
+def _report(
+    topology: Topology, moved: Topology, grads: tuple[Gradients, Gradients], factors: tuple[Factors, Factors]
+) -> SkewReport:
+    before, after = grads
     raw = _masked(before, topology.masks)
-    corrected = _corrected(raw, topology)
+    corrected = _corrected(raw, topology, factors[0])
     stayed = {name: topology.masks[name] & moved.masks[name] for name in before}
     jump = _masked(before, stayed), _masked(after, stayed)
-    corrected_jump = _corrected(jump[0], topology), _corrected(jump[1], moved)
+    corrected_jump = _corrected(jump[0], topology, factors[0]), _corrected(jump[1], moved, factors[1])
     layers = {
         name: _layer_skew(
             topology,
             name,
+            factors[0][name],
             (raw[name], corrected[name]),
             [(a[name], b[name]) for a, b in (jump, corrected_jump)],
         )
@@ -142,20 +157,28 @@ def _report(topology: Topology, moved: Topology, before: Gradients, after: Gradi
 
 
 def _layer_skew(
-    topology: Topology, name: str, gradient: tuple[Tensor, Tensor], jumps: list[tuple[Tensor, Tensor]]
+    topology: Topology,
+    name: str,
+    factor: Tensor,
+    gradient: tuple[Tensor, Tensor],
+    jumps: list[tuple[Tensor, Tensor]],
 ) -> LayerSkew:
     layer = topology.layers[name]
     fan_in = topology.fan_in(name)
     density = fan_in.double() / layer.inputs
     mask = layer.by_neuron(topology.masks[name])
     scale, corrected_scale = (neuron_scale(layer.by_neuron(g), mask) for g in gradient)
+    norm = layer.by_neuron(topology.parameters[name].detach().double() * topology.masks[name]).norm(dim=1)
     return LayerSkew(
         fan_in=fan_in,
         density=density,
-        factor=skew_factors(topology, "layer")[name],
+        factor=factor,
         scale=scale,
         law=power_law(density, scale),
         corrected_law=power_law(density, corrected_scale),
+        norm=norm,
+        norm_law=power_law(norm, scale),
+        corrected_norm_law=power_law(norm, corrected_scale),
         rotation=angle(*gradient),
         jump=angle(*jumps[0]),
         corrected_jump=angle(*jumps[1]),
@@ -202,8 +225,7 @@ def _masked(grads: Gradients, masks: Mapping[str, Tensor]) -> Gradients:
     return {name: grad * masks[name] for name, grad in grads.items()}
 
 
-def _corrected(grads: Gradients, topology: Topology) -> Gradients:
-    factors = skew_factors(topology, "layer")
+def _corrected(grads: Gradients, topology: Topology, factors: Factors) -> Gradients:
     return {name: grad * topology.layers[name].broadcast(factors[name]) for name, grad in grads.items()}
 
 

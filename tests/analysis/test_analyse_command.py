@@ -107,6 +107,11 @@ def test_skew_of_a_run_and_of_a_checkpoint(runs: Path, tmp_path: Path) -> None:
     of_file = _analyse("skew", tmp_path, str(last))["result"]
     assert of_file["layers"] == result["layers"]
     assert _analyse("skew", tmp_path, str(earlier))["result"]["step"] < result["step"]
+    assert result["correction"] == "layer"
+    measured = _analyse("skew", tmp_path, str(last), "--correction", "measured")["result"]["layers"][
+        "1.weight"
+    ]
+    assert measured["corrected_norm_slope"] == pytest.approx(measured["norm_slope"] + 1, abs=0.05)
 
 
 def test_itop_of_runs_with_seeds_in_one_line(runs: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The skew diagnostic on networks whose skew is known."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -47,6 +48,20 @@ def test_heterogeneous_layer_shows_the_law_and_the_correction_removes_it() -> No
     assert layer.corrected_law.slope == pytest.approx(layer.law.slope + 0.5, abs=1e-9)
     assert layer.fan_in.min() * 15 < layer.fan_in.max()
     assert 10 < layer.rotation < 60
+
+
+@pytest.mark.parametrize(("correction", "power"), [("measured", 1), ("angular", 2)])
+def test_norms_tell_the_scale_also_where_fan_in_does_not(correction: Any, power: int) -> None:
+    """Twice the weights of a neuron halve its gradient; fan-in knows nothing of it."""
+    model, topology = _network("bimodal:20")
+    draw = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        topology.parameters["0.weight"].mul_(2 ** torch.randn(100, 1, generator=draw))
+    layer = so.analysis.skew_report(model, topology, _loss, correction=correction).layers["0.weight"]
+    assert layer.norm_law.slope == pytest.approx(-1, abs=0.05)
+    assert layer.corrected_norm_law.slope == pytest.approx(layer.norm_law.slope + power, abs=0.05)
+    norms = topology.parameters["0.weight"].detach().double().norm(dim=1)
+    torch.testing.assert_close(layer.norm, norms)
 
 
 def test_constant_fan_in_has_nothing_to_correct() -> None:

@@ -27,6 +27,7 @@ from sparseopt.lab.show.table import Table
 from sparseopt.lab.training.experiment import Experiment
 from sparseopt.lab.training.restore import restore
 from sparseopt.lab.training.trainer import Trainer
+from sparseopt.optim.correction import MODES, Mode
 
 FEW = 8  # up to so many layers, the four panels go into two rows
 COARSE = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100)
@@ -43,6 +44,8 @@ class Settings:
     """Training batches that the gradients are averaged over."""
     drop_fraction: float = 0.3
     """Share of the active weights that the tried mask update moves."""
+    correction: Mode | None = None
+    """Correction whose factors are looked at; None: the run's own, or layer where it has none of these."""
     data_dir: Path | None = None
     """Folder with the data set's files; None: $SPARSEOPT_DATA, else the cache."""
 
@@ -60,6 +63,8 @@ def measure(settings: Settings, track: Track) -> Result:
         batch for batch, _ in zip(experiment.data.train_batches(0), range(settings.batches), strict=False)
     ]
     experiment.model.train()
+    own = experiment.config.correction
+    correction = settings.correction or (own if own in MODES else "layer")
     (report,) = (
         so.analysis.skew_report(
             experiment.model,
@@ -67,12 +72,14 @@ def measure(settings: Settings, track: Track) -> Result:
             lambda model: _loss(model, batches),
             method=_method(experiment),
             drop_fraction=settings.drop_fraction,
+            correction=correction,
         )
         for _ in track([None], "gradients before and after a mask update")
     )
     return {
         "run": str(settings.run),
         "step": trainer.step,
+        "correction": correction,
         "rotation": report.rotation,
         "jump": report.jump,
         "corrected_jump": report.corrected_jump,
@@ -117,6 +124,9 @@ def _plain(layer: LayerSkew) -> dict[str, Any]:
         "slope": layer.law.slope,
         "slope_error": layer.law.error,
         "corrected_slope": layer.corrected_law.slope,
+        "norm": layer.norm[alive].tolist(),
+        "norm_slope": layer.norm_law.slope,
+        "corrected_norm_slope": layer.corrected_norm_law.slope,
         "rotation": layer.rotation,
         "jump": layer.jump,
         "corrected_jump": layer.corrected_jump,
@@ -218,6 +228,8 @@ def table(result: Result) -> Table:
             f"{layer['factor_spread']:.2f}",
             _number(layer["slope"]),
             _number(layer["corrected_slope"]),
+            _number(layer["norm_slope"]),
+            _number(layer["corrected_norm_slope"]),
             f"{layer['rotation']:.1f}°",
             f"{layer['jump']:.1f}°",
             f"{layer['corrected_jump']:.1f}°",
@@ -225,16 +237,25 @@ def table(result: Result) -> Table:
         for name, layer in result["layers"].items()
     ]
     angles = (result[key] for key in ("rotation", "jump", "corrected_jump"))
-    rows.append(("network", "", "", "", "", *(f"{value:.1f}°" for value in angles)))
+    slopes = ("slope", "corrected_slope", "norm_slope", "corrected_norm_slope")
+    medians = (_number(_median([layer[key] for layer in result["layers"].values()])) for key in slopes)
+    rows.append(("network (slopes: median)", "", "", *medians, *(f"{value:.1f}°" for value in angles)))
     columns = (
         "layer",
         "fan-in least / median / largest",
         "factor spread",
         "slope",
         "slope corrected",
+        "norm slope",
+        "norm slope corrected",
         "rotation",
     )
     return Table((*columns, "jump", "jump corrected"), rows, _notes(result))
+
+
+def _median(values: list[float]) -> float | None:
+    known = [value for value in values if value is not None and np.isfinite(value)]
+    return float(np.median(known)) if known else None
 
 
 def _number(value: float | None) -> str:
@@ -249,7 +270,8 @@ def _notes(result: Result) -> list[str]:
         else "The factors differ clearly within some layers: there the correction changes the direction of the step."
     )
     return [
-        f"{result['run']}, step {result['step']}: factor spread {min(spreads):.2f} to {max(spreads):.2f}. {verdict}",
+        f"{result['run']}, step {result['step']}, correction {result['correction']}: factor spread {min(spreads):.2f} to "
+        f"{max(spreads):.2f}. {verdict}",
         f"A mask update would turn the network's gradient by {result['jump']:.1f}°, the corrected one by "
         f"{result['corrected_jump']:.1f}° (grown weights start at zero: the factors count them at once, the gradient does not).",
     ]

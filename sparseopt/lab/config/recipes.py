@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sparseopt.lab.config.controls import CorrectionName, correction
 from sparseopt.lab.data import DataName
@@ -19,6 +19,7 @@ from sparseopt.lab.models import Shortcut
 from sparseopt.topology.masks import mask_maker
 
 ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50"]
+OptimizerName = Literal["sgd", "adam", "adamw", "nadam", "radam", "rmsprop", "adagrad", "adamax"]
 MethodName = Literal["dense", "static", "set", "rigl"]
 
 SPARSE_ONLY = {
@@ -47,8 +48,19 @@ def _is_fan_in_pattern(text: str) -> bool:
     return True
 
 
+def _known(value: str, names: Any, prefix: str) -> bool:
+    """Is this one of the names, or something of one's own behind the prefix?"""
+    return value in get_args(names) or (value.startswith(prefix) and len(value) > len(prefix))
+
+
+def _or(names: Any) -> str:
+    return ", ".join(get_args(names))
+
+
 RANGES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("epochs batch_size lr_batch every", lambda value: value >= 1, "at least 1"),
+    ("epochs batch_size lr_batch every image_size", lambda value: value >= 1, "at least 1"),
+    ("data", lambda value: _known(value, DataName, "imagefolder:"), f"{_or(DataName)} or imagefolder:PATH"),
+    ("model", lambda value: _known(value, ModelName, "timm:"), f"{_or(ModelName)} or timm:NAME"),
     ("weight_decay warmup_epochs warmup_lr final_lr", lambda value: value >= 0, "at least 0"),
     ("ham_alpha ham_beta", lambda value: value >= 0, "at least 0"),
     ("lr width max_grad_norm", lambda value: value > 0, "greater than 0"),
@@ -69,18 +81,18 @@ SHARES = ("sparsity", "drop_fraction", "until", "data_fraction", "momentum")
 class Config:
     """Everything that decides what comes out of a run."""
 
-    data: DataName
-    """Data set; digits needs no download."""
-    model: ModelName
-    """Network."""
+    data: DataName | str
+    """Data set; digits needs no download. imagefolder:PATH: your images, PATH/train/CLASS/* and PATH/val/CLASS/*."""
+    model: ModelName | str
+    """Network; timm:NAME is any of timm's, with initial weights of its own."""
     epochs: int
     """Passes over the training images."""
     batch_size: int
     """Images a step."""
     lr: float
-    """Peak learning rate of SGD, for batches of `lr_batch` images."""
+    """Peak learning rate, for batches of `lr_batch` images. The recipes' is SGD's; AdamW wants about 0.001."""
     weight_decay: float
-    """Of SGD, on all parameters."""
+    """Of the optimizer, on all parameters."""
     warmup_epochs: float
     """Epochs over which the learning rate rises linearly, before it falls as half a cosine."""
     warmup_lr: float
@@ -89,8 +101,10 @@ class Config:
     """Learning rate that the cosine ends at."""
     lr_batch: int | None = None
     """Batch size that lr is meant for: with another one, lr is scaled in proportion. None: never scaled."""
+    optimizer: OptimizerName = "sgd"
+    """The optimizer that SparseOpt wraps."""
     momentum: float = 0.9
-    """Of SGD."""
+    """Of SGD and RMSprop; of the Adam family, the first beta."""
     method: MethodName = "rigl"
     """How connections move: not at all (static), at random (set), by gradient (rigl); dense has no masks."""
     sparsity: float = 0.9
@@ -138,6 +152,8 @@ class Config:
     """Of the products in forward and backward; weights, gradients and masks are in float32 with either."""
     channels_last: bool = False
     """Lay convolutions out with their channels last, which GPUs want with bfloat16."""
+    image_size: int = 224
+    """Side of the images of imagenet and imagefolder, in pixels."""
     augment: bool | None = None
     """Random crops and flips; None: where the data set allows it."""
     data_fraction: float = 1.0
@@ -180,7 +196,7 @@ class Config:
     @property
     def recipe(self) -> str:
         """The data set and the network: the name of the recipe, if there is one of these two."""
-        return f"{self.data}-{self.model}"
+        return f"{_label(self.data)}-{_label(self.model)}"
 
     @property
     def run_name(self) -> str:
@@ -211,11 +227,23 @@ class Config:
 
 
 def _spelled_out(name: str, value: Any) -> bool:
-    """Does the name of a run tell this setting to the last digit? A search may choose a sparsity of many digits."""
+    """Does the name of a run tell this setting whole? A search may choose a sparsity of many digits, and a path is shortened."""
+    if name in ("data", "model"):
+        return _label(value) == value
     return name in NAMED and (name != "sparsity" or float(f"{value:g}") == value)
 
 
-def _require(holds: bool, name: str, value: object, expected: str) -> None:
+def _label(value: str) -> str:
+    """A data set or network in the name of a folder.
+
+    >>> _label("cifar100"), _label("imagefolder:/data/birds/"), _label("timm:resnet18.a1_in1k")
+    ('cifar100', 'imagefolder-birds', 'timm-resnet18.a1_in1k')
+    """
+    kind, colon, rest = value.partition(":")
+    return f"{kind}-{rest.rstrip('/').rpartition('/')[2]}" if colon else value
+
+
+def _require(holds: bool, name: str, value: Any, expected: str) -> None:
     if not holds:
         percent = name in SHARES and isinstance(value, int | float) and 1 < value < 100
         meant = f"; for {value:g}%, write {value / 100:g}" if percent else ""

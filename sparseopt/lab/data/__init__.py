@@ -10,13 +10,16 @@ from sparseopt.lab.data.batches import Batch, Pipeline, TensorPipeline
 from sparseopt.lab.data.cifar import load_cifar10, load_cifar100
 from sparseopt.lab.data.dataset import Dataset
 from sparseopt.lab.data.digits import load_digits
-from sparseopt.lab.data.imagenet import ImageNetPipeline
+from sparseopt.lab.data.imagefolder import SIDE, ImageFolderPipeline, imagenet_folder, own_folder
 from sparseopt.lab.data.mnist import load_mnist
 from sparseopt.lab.data.share import part_of
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.system.ranks import ALONE, Ranks
 
 __all__ = ["Batch", "DataName", "Dataset", "Pipeline", "TensorPipeline", "load", "pipeline"]
+
+IMAGE_FOLDER = "imagefolder:"
+"""What stands before the path of one's own images."""
 
 DataName = Literal["digits", "mnist", "cifar10", "cifar100", "imagenet"]
 
@@ -40,7 +43,7 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
 
 
 def pipeline(
-    name: DataName,
+    name: DataName | str,
     batch_size: int,
     *,
     seed: int = 0,
@@ -48,6 +51,7 @@ def pipeline(
     fraction: float = 1.0,
     device: torch.device | None = None,
     data_dir: Path | None = None,
+    image_size: int = SIDE,
     ranks: Ranks = ALONE,
 ) -> Pipeline:
     """This rank's training and test batches; `augment=None` augments where the data set allows it.
@@ -57,9 +61,11 @@ def pipeline(
     device = device or torch.device("cpu")
     if batch_size % ranks.size:
         raise UserError(f"--batch-size must be a multiple of the {ranks.size} ranks, got {batch_size}")
-    if name == "imagenet":
-        return ImageNetPipeline(
-            *(data_dir, batch_size),
+    if name == "imagenet" or name.startswith(IMAGE_FOLDER):
+        own = name.removeprefix(IMAGE_FOLDER)
+        return ImageFolderPipeline(
+            *(imagenet_folder(data_dir) if name == "imagenet" else own_folder(own), batch_size),
+            side=image_size,
             seed=seed,
             augment=augment is not False,
             fraction=fraction,

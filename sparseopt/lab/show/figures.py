@@ -135,11 +135,12 @@ def put_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], co
     below for all of its rows."""
     characters = max(16, int(figure.get_figwidth() * CHARACTERS_PER_INCH))
     labels = ["\n".join(textwrap.wrap(label, characters)) or label for label in labels]
-    for number in range(max(1, min(columns, len(labels))), 0, -1):
-        legend = figure.legend(handles, labels, loc="outside lower center", ncols=number)
-        if number == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            break
+    number = max(1, min(columns, len(labels)))
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=number)
+    while number > 1 and legend.get_window_extent().width > figure.bbox.width:
         legend.remove()
+        number -= 1
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=number)
     needed = legend.get_window_extent().height / figure.dpi
     figure.set_figheight(figure.get_figheight() + max(0.0, needed - ROOM_FOR_LEGEND))
 

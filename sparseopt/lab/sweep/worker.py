@@ -112,6 +112,7 @@ class Worker:
                 observers=[pulse],
                 checkpoint_seconds=job.place.checkpoint_seconds,
                 accelerate=job.place.accelerate,
+                tracker=job.place.tracker,
             )
             accuracies = {row["epoch"]: row["test_accuracy"] for row in summary.rows}
             seconds = summary.result["seconds"]

@@ -7,21 +7,33 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 import sparseopt as so
 from sparseopt.lab.config.controls import correction
-from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.config.recipes import Config, OptimizerName
 from sparseopt.lab.config.schedule import WarmupCosine
 from sparseopt.lab.data import Pipeline, pipeline
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.models import CifarResNet, ResNet50, mlp
+from sparseopt.lab.models import CifarResNet, ResNet50, mlp, timm_model
 from sparseopt.lab.system.ranks import ALONE, Ranks
 from sparseopt.lab.training.acceleration import Accelerate, put_on_kernels
+
+OPTIMIZERS: dict[OptimizerName, Any] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "adamw": AdamW,
+    "nadam": NAdam,
+    "radam": RAdam,
+    "rmsprop": RMSprop,
+    "adagrad": Adagrad,
+    "adamax": Adamax,
+}
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,7 @@ def build(
         fraction=config.data_fraction,
         device=device,
         data_dir=data_dir,
+        image_size=config.image_size,
         ranks=ranks,
     )
     total_steps = config.epochs * data.steps_per_epoch
@@ -113,6 +126,8 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> nn.Modu
         if config.model == "mlp":
             hidden = [max(1, round(width * config.width)) for width in config.hidden]
             return mlp(shape, classes, hidden)
+        if config.model.startswith("timm:"):
+            return timm_model(config.model.removeprefix("timm:"), shape, classes)
         if shape[0] != 3:
             raise UserError(f"--model {config.model} needs colour images, which --data {config.data} has not")
         if config.model == "resnet50":
@@ -141,10 +156,8 @@ def build_topology(config: Config, model: nn.Module) -> so.Topology | None:
 def build_optimizer(
     config: Config, model: nn.Module, topology: so.Topology | None, total_steps: int
 ) -> Optimizer:
-    """SGD, with HAM if asked; around it, for a sparse network, SparseOpt."""
-    optimizer: Optimizer = SGD(
-        model.parameters(), lr=config.peak_lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
+    """The base optimizer, with HAM if asked; around it, for a sparse network, SparseOpt."""
+    optimizer = build_base_optimizer(config, model)
     if config.ham:
         optimizer = so.HAM(optimizer, alpha=config.ham_alpha, beta=config.ham_beta)
     if topology is None:
@@ -158,6 +171,17 @@ def build_optimizer(
         max_grad_norm=_max_norm(config),
         clip=config.clip,
     )
+
+
+def build_base_optimizer(config: Config, model: nn.Module) -> Optimizer:
+    """torch's optimizer of that name."""
+    kind: type[Optimizer] = OPTIMIZERS[config.optimizer]
+    options: dict[str, Any] = {"lr": config.peak_lr, "weight_decay": config.weight_decay}
+    if config.optimizer in ("sgd", "rmsprop"):
+        options["momentum"] = config.momentum
+    elif config.optimizer != "adagrad":
+        options["betas"] = (config.momentum, 0.999)
+    return kind(model.parameters(), **options)
 
 
 def build_method(config: Config, total_steps: int) -> so.Method:

@@ -9,6 +9,7 @@ import torch
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.system.ranks import local_rank
 from sparseopt.lab.training.acceleration import Accelerate
+from sparseopt.lab.training.trackers import Tracker
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Place:
     accelerate: Accelerate = "off"
     """Train sparse layers on sparse CPU kernels, which round in another order: always, never, or (auto) where they are faster,
     which is measured before the first step."""
+    tracker: tuple[Tracker, ...] = ("tensorboard",)
+    """Where the curves go besides the run's folder, one or several; --tracker alone: nowhere. mlflow and wandb are extras."""
     checkpoint_seconds: float = 30.0
     """Longest time between two checkpoints within an epoch."""
 

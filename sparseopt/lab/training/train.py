@@ -35,7 +35,7 @@ from sparseopt.lab.system.interrupt import StopRequest
 from sparseopt.lab.system.ranks import ALONE, Ranks
 from sparseopt.lab.training.acceleration import Accelerate
 from sparseopt.lab.training.experiment import Experiment, build
-from sparseopt.lab.training.tensorboard import TensorBoard
+from sparseopt.lab.training.trackers import Tracker, trackers
 from sparseopt.lab.training.trainer import Diverged, Observer, Trainer
 
 log = logging.getLogger(__name__)
@@ -64,13 +64,15 @@ def train(
     checkpoint_seconds: float = 30.0,
     ranks: Ranks = ALONE,
     accelerate: Accelerate = "off",
+    tracker: Sequence[Tracker] = ("tensorboard",),
 ) -> Summary:
     """Train, or go on training, or report what has been trained already.
 
     With a folder `out`, the run can be stopped at any moment and goes on from its last checkpoint when it is
     called again; checkpoints are written after every epoch and every `checkpoint_seconds`. Without one,
     nothing is written. With several `ranks`, all of them call; the first one writes and is observed. With
-    `accelerate`, sparse layers train on sparse CPU kernels, which round in another order.
+    `accelerate`, sparse layers train on sparse CPU kernels, which round in another order. The metrics of a run
+    with a folder also go to each `tracker`.
     """
     if out is None:
         trainer = Trainer(build(config, device=device, data_dir=data_dir, ranks=ranks, accelerate=accelerate))
@@ -91,6 +93,8 @@ def train(
         )
         if ranks.first:
             _record(run, experiment, accelerate)
+        if ranks.first:
+            observers = [*trackers(tracker, run), *observers]
         return _train_in(run, experiment, observers, checkpoint_seconds)
 
 
@@ -189,7 +193,7 @@ def _train_and_keep(
     listening = stop.listening() if trainer.experiment.ranks.size == 1 else nullcontext()
     try:
         with listening:
-            trainer.run([TensorBoard(run.tensorboard), *observers, keeper])
+            trainer.run([*observers, keeper])
     except Diverged as error:
         write_json(run.diverged_file, {"step": error.step, "reason": str(error)})
         raise

@@ -1,4 +1,4 @@
-"""ImageNet-1k from a folder, `train/WNID/*.JPEG` and `val/WNID/*.JPEG`, decoded and augmented by torchvision.
+"""Images in folders, `train/CLASS/*` and `val/CLASS/*`, decoded and augmented by torchvision: ImageNet-1k, or your own.
 
 The randomness of an image's crop is keyed by (seed, epoch, image), not by the worker that happens to decode
 it: the number of workers changes the speed and nothing else.
@@ -26,14 +26,15 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TEST_BATCH = 256
 
 
-class ImageNetPipeline:
-    """Batches of ImageNet; the last images of an epoch that fill no batch are left out."""
+class ImageFolderPipeline:
+    """Batches from a folder; the last images of an epoch that fill no batch are left out."""
 
     def __init__(
         self,
-        data_dir: Path | None,
+        root: Path,
         batch_size: int,
         *,
+        side: int = SIDE,
         seed: int,
         augment: bool,
         device: torch.device,
@@ -41,12 +42,17 @@ class ImageNetPipeline:
         ranks: Ranks = ALONE,
     ) -> None:
         vision = _torchvision()
-        root = _folder(data_dir)
-        still = _still(vision)
-        self._train = _Keyed(_images(vision, root / "train"), _moving(vision) if augment else still, seed)
+        still = _still(vision, side)
+        moving = _moving(vision, side) if augment else still
+        self._train = _Keyed(_images(vision, root / "train"), moving, seed)
         self._test = _Keyed(_images(vision, root / "val"), still, seed)
-        self.shape: tuple[int, ...] = (3, SIDE, SIDE)
+        self.shape: tuple[int, ...] = (3, side, side)
         self.classes = len(self._train.images.classes)
+        if self._test.images.classes != self._train.images.classes:
+            raise UserError(
+                f"{root}/train and {root}/val must have the same classes; not in both: "
+                f"{', '.join(sorted(set(self._train.images.classes) ^ set(self._test.images.classes))[:5])}"
+            )
         self._used = share(torch.tensor(self._train.images.targets), fraction)
         self.steps_per_epoch = len(self._used) // batch_size
         self.test_images = len(self._test)
@@ -105,14 +111,15 @@ def _images(vision: Any, folder: Path) -> Any:
     return vision.datasets.ImageFolder(str(folder))
 
 
-def _moving(vision: Any) -> Any:
+def _moving(vision: Any, side: int) -> Any:
     v2 = vision.transforms.v2
-    return v2.Compose([v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip(), *_to_tensor(v2)])
+    return v2.Compose([v2.RandomResizedCrop(side), v2.RandomHorizontalFlip(), *_to_tensor(v2)])
 
 
-def _still(vision: Any) -> Any:
+def _still(vision: Any, side: int) -> Any:
+    """As ImageNet has it: the shorter side 256 / 224 of what is cut out of the middle."""
     v2 = vision.transforms.v2
-    return v2.Compose([v2.Resize(256), v2.CenterCrop(SIDE), *_to_tensor(v2)])
+    return v2.Compose([v2.Resize(round(side * 256 / 224)), v2.CenterCrop(side), *_to_tensor(v2)])
 
 
 def _to_tensor(v2: Any) -> list[Any]:
@@ -125,7 +132,7 @@ def _torchvision() -> Any:
         import torchvision.transforms.v2  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise UserError(
-            "imagenet needs torchvision, which is not installed: pip install 'sparseopt[imagenet]'"
+            "images in folders need torchvision, which is not installed: pip install 'sparseopt[imagenet]'"
         ) from error
     except RuntimeError as error:  # built for another torch
         raise UserError(
@@ -134,7 +141,19 @@ def _torchvision() -> Any:
     return torchvision
 
 
-def _folder(data_dir: Path | None) -> Path:
+def own_folder(path: str) -> Path:
+    """The folder of one's own images; refused where it is none."""
+    root = Path(path).expanduser()
+    for part in ("train", "val"):
+        if not (root / part).is_dir():
+            raise UserError(
+                f"--data imagefolder:{path}: there is no folder {root / part}; images are expected as train/CLASS/* and "
+                "val/CLASS/*"
+            )
+    return root
+
+
+def imagenet_folder(data_dir: Path | None) -> Path:
     for folder in search_path(data_dir):
         for root in (folder, folder / "imagenet"):
             if (root / "train").is_dir() and (root / "val").is_dir():

@@ -52,11 +52,11 @@ def test_heterogeneous_layer_shows_the_law_and_the_correction_removes_it() -> No
 
 @pytest.mark.parametrize(("correction", "power"), [("measured", 1), ("angular", 2)])
 def test_norms_tell_the_scale_also_where_fan_in_does_not(correction: Any, power: int) -> None:
-    """Twice the weights of a neuron halve its gradient; fan-in knows nothing of it."""
-    model, topology = _network("bimodal:20")
+    """Three times the weights of a neuron make its gradient a third; fan-in knows nothing of it."""
+    model, topology = _network("random")
     draw = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        topology.parameters["0.weight"].mul_(2 ** torch.randn(100, 1, generator=draw))
+        topology.parameters["0.weight"].mul_(3 ** torch.randn(100, 1, generator=draw))
     layer = so.analysis.skew_report(model, topology, _loss, correction=correction).layers["0.weight"]
     assert layer.norm_law.slope == pytest.approx(-1, abs=0.05)
     assert layer.corrected_norm_law.slope == pytest.approx(layer.norm_law.slope + power, abs=0.05)

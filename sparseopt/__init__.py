@@ -10,20 +10,51 @@
 
 from sparseopt import analysis, kernels, methods, optim, topology
 from sparseopt.kernels import accelerate, compile_inference, load
-from sparseopt.methods import SET, Method, RigL, Static
+from sparseopt.methods import (
+    ACDC,
+    DSR,
+    GMP,
+    GSE,
+    MEST,
+    NM,
+    SET,
+    SNFS,
+    SRSTE,
+    AnnealedTopK,
+    DeepR,
+    GraNet,
+    Method,
+    RigL,
+    SRigL,
+    Static,
+    TopKAST,
+)
 from sparseopt.optim import HAM, SparseOpt, skew_factors
 from sparseopt.topology import Layer, Topology, densities, sparsify
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ACDC",
+    "DSR",
+    "GMP",
+    "GSE",
     "HAM",
+    "MEST",
+    "NM",
     "SET",
+    "SNFS",
+    "SRSTE",
+    "AnnealedTopK",
+    "DeepR",
+    "GraNet",
     "Layer",
     "Method",
     "RigL",
+    "SRigL",
     "SparseOpt",
     "Static",
+    "TopKAST",
     "Topology",
     "accelerate",
     "analysis",

@@ -7,8 +7,9 @@ and a dense forward pass, a step of training costs
     sparse     3 f_S            where only active weights need a gradient
     update     2 f_S + f_D      where the method reads the gradient of all weights, as RigL does when it grows
 
-and a run the sum of its steps. Normalisation, activations, masking and the optimizer are not counted; they are the same for all,
-and small. These are operations that a network needs, not seconds: dense hardware spends the dense time on a masked network.
+and a run the sum of its steps: each method says what one of its steps costs (`cost_at`), as its paper counts. Normalisation,
+activations, masking and the optimizer are not counted; they are the same for all, and small. These are operations that a
+network needs, not seconds: dense hardware spends the dense time on a masked network.
 
 >>> import torch, sparseopt as so
 >>> model = torch.nn.Sequential(torch.nn.Linear(784, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10))
@@ -51,9 +52,8 @@ class Flops:
 
     def training(self, method: Method) -> float:
         """Cost of training relative to dense, averaged over the steps of the method's schedule."""
-        steps = method.total_steps
-        updates = sum(method.needs_dense_grad(step) for step in range(1, steps + 1))
-        return (3 * self.inference * (steps - updates) + (2 * self.inference + 1) * updates) / (3 * steps)
+        steps = range(1, method.total_steps + 1)
+        return sum(method.cost_at(step, self.inference) for step in steps) / len(steps)
 
 
 def count_flops(model: nn.Module, topology: Topology, *inputs: Any) -> Flops:

@@ -23,12 +23,11 @@ class Method(UpdateSchedule):
 
     `uses_gradient` says whether a score reads the dense gradient; where it is False, the scores are given None and the
     backward pass need not deliver it. `moves_weights` says that weights move at the step of an update, too, and before the
-    connections do. `changes_counts` says that the number of active weights of a layer may change.
+    connections do.
     """
 
     uses_gradient: ClassVar[bool] = True
     moves_weights: ClassVar[bool] = False
-    changes_counts: ClassVar[bool] = False
 
     def drop_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Active weights with the lowest score are dropped: by default those of smallest magnitude."""
@@ -45,6 +44,18 @@ class Method(UpdateSchedule):
     def reads_corrected_grad(self) -> bool:
         """Do the scores read the gradient after the skew correction, instead of the one that backward computed?"""
         return False
+
+    def changes_counts(self) -> bool:
+        """May the number of active weights of a layer change?"""
+        return False
+
+    def starts_at(self) -> float | None:
+        """The sparsity that a topology must have for this method to begin with; None: any."""
+        return None
+
+    def cost_at(self, step: int, sparse: float) -> float:
+        """Operations of this step relative to a dense one, where a forward pass at the final sparsity costs `sparse`."""
+        return (2 * sparse + (1.0 if self.needs_dense_grad(step) else sparse)) / 3
 
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
         """How many weights each layer keeps and has after the update at this step: by default, as many as before."""

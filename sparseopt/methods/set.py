@@ -22,5 +22,4 @@ class SET(Method):
     uses_gradient: ClassVar[bool] = False
 
     def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        draw = torch.default_generator if generator is None else generator
-        return uniform(draw, *weight.shape).to(weight.device)
+        return uniform(generator, *weight.shape).to(weight.device)

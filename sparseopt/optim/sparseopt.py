@@ -114,6 +114,7 @@ class SparseOpt(OptimizerWrapper):
         if clip not in PREPARE:
             raise ValueError(f"clip must be 'active' or 'paper', got {clip!r}")
         _check_parameters(base, topology)
+        _check_start(method, topology)
         topology.follow_parameters()
         check_correction(correction, topology)
         if correct_decay:
@@ -214,6 +215,7 @@ class SparseOpt(OptimizerWrapper):
     @torch.no_grad()
     def _move_active_weights(self) -> None:
         """An ordinary step in which the layers that are ready for it are seen by their active weights alone."""
+        self._see_gradients()
         state = self.state
         ready = {p: layer for p, layer in self._packed.items() if layer.is_ready(state.get(p, {}))}
         others = [each for each in self._sparse if each.parameter not in ready]
@@ -235,9 +237,13 @@ class SparseOpt(OptimizerWrapper):
 
         return prepared
 
-    def _prepare(self) -> None:
+    def _see_gradients(self) -> None:
+        """Keep, for an update at this step, the gradients as they are before they are masked and clipped."""
         if self._seen is not None and self.method.uses_gradient:
             self._seen = {name: grad.clone() for name, grad in self._gradients().items()}
+
+    def _prepare(self) -> None:
+        self._see_gradients()
         if trains_inactive(self.method):
             self._asleep.wake(self.topology)
         if isinstance(self.method, WeightMethod):
@@ -290,7 +296,7 @@ class SparseOpt(OptimizerWrapper):
         new, counts = next_masks(topology, self.method, self.steps, self.factors, gradients, self.memory)
         check_agreement(new, self.steps)
         old = {name: local(topology.masks[name]) for name in new}
-        topology.replace(new, counts)
+        topology.replace(new, counts, start=self.steps == 0)
         if isinstance(self.method, WeightMethod) and self.method.trains_inactive:
             stay = self._asleep.choose(topology, self.method, self.steps, self.memory)
         else:
@@ -316,7 +322,7 @@ class SparseOpt(OptimizerWrapper):
         self._sparse = [
             SparseParameter(
                 parameter,
-                self._learning(name).view(torch.uint8),
+                self.learning(name).view(torch.uint8),
                 part_like(topology.layers[name].broadcast(early[name]), parameter) if name in early else None,
                 late.get(name),
                 measured.get(name),
@@ -328,7 +334,7 @@ class SparseOpt(OptimizerWrapper):
         self._version = topology.version
         topology.dense_grad_needed = self._dense_grad_needed()
 
-    def _learning(self, name: str) -> Tensor:
+    def learning(self, name: str) -> Tensor:
         """Mask of the weights that learn, on this rank: the active ones, unless the method trains others as well."""
         return self._asleep.awake.get(name, local(self.topology.masks[name]))
 
@@ -444,6 +450,15 @@ class SparseOpt(OptimizerWrapper):
 
     def _load_own_state(self, state: StateDict) -> None:
         self.load_sparse_state_dict(state[KEY])
+
+
+def _check_start(method: Method, topology: Topology) -> None:
+    start = method.starts_at()
+    if start is not None and abs((1 - start) * topology.size() - topology.active()) > len(topology.layers):
+        raise ValueError(
+            f"{type(method).__name__} begins at sparsity {start:g}, and the topology has {topology.sparsity():.4g}: give it "
+            f"what sparsify(model, {start:g}) returns; the sparsity to reach is the method's own, sparsity=..."
+        )
 
 
 def _is_inexact(tensor: Tensor) -> bool:

@@ -23,8 +23,9 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
 
-def uniform(draw: torch.Generator, *shape: int) -> Tensor:
-    """Numbers in [0, 1), all equally likely."""
+def uniform(draw: torch.Generator | None, *shape: int) -> Tensor:
+    """Numbers in [0, 1), all equally likely; from torch's own generator where none is given."""
+    draw = torch.default_generator if draw is None else draw
     return torch.rand(shape, generator=draw, device=draw.device, dtype=torch.float32)
 
 

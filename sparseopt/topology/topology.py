@@ -98,10 +98,13 @@ class Topology:
         for name in self.masks if names is None else names:
             local(self.parameters[name].detach()).masked_fill_(~local(self.masks[name]), 0)
 
-    def replace(self, masks: Mapping[str, Tensor], counts: Mapping[str, int] | None = None) -> None:
+    def replace(
+        self, masks: Mapping[str, Tensor], counts: Mapping[str, int] | None = None, *, start: bool = False
+    ) -> None:
         """Put new masks, given whole, in force.
 
-        Each must have exactly as many active weights as `counts` says; without that, as many as the one it replaces.
+        Each must have exactly as many active weights as `counts` says; without that, as many as the one it replaces. With
+        `start` it is as if training began with them: what was active before does not count for the ITOP rate.
         """
         if not masks:
             return
@@ -117,7 +120,8 @@ class Topology:
         self._active.update(wanted)
         for name, mask in masks.items():
             self.masks[name] = shard_like(mask, self.parameters[name])
-            self._ever[name] |= pack(local(self.masks[name]))
+            packed = pack(local(self.masks[name]))
+            self._ever[name] = packed if start else self._ever[name] | packed
         self.version += 1
 
     def follow_parameters(self) -> None:

@@ -4,16 +4,19 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from every_method import METHODS
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 
-METHODS = ("set", "rigl")
+QUICK = ("set", "rigl")
+OTHERS = [method for method in METHODS if method not in QUICK]
 SCRIPT = Path(__file__).with_name("training.py")
 
 
@@ -45,26 +48,46 @@ def on_ranks(world: int, folder: Path, *tasks: str) -> Outcomes:
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """All trainings, in as few processes as will do: starting one costs more than what it trains."""
-    folder = tmp_path_factory.mktemp("ranks")
-    for method in METHODS:
+    accelerated = [f"accelerated:{method}" for method in QUICK]
+    return run_all(tmp_path_factory.mktemp("ranks"), QUICK, accelerated, "corrupted:rigl")
+
+
+@pytest.fixture(scope="module")
+def outcomes_of_others(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    return run_all(tmp_path_factory.mktemp("others"), OTHERS, [])
+
+
+def run_all(folder: Path, methods: Sequence[str], accelerated: list[str], *on_two: str) -> Outcomes:
+    for method in methods:
         (folder / method).mkdir()
-    alone = on_ranks(1, folder, *(f"{s}:{method}" for s in ("single", "accelerated") for method in METHODS))
+    alone = on_ranks(1, folder, *(f"single:{method}" for method in methods), *accelerated)
     return {
         **{f"alone {task}": found for task, found in alone.items()},
         **on_ranks(
-            *(2, folder, *(f"{s}:{method}" for s in ("ddp", "fsdp", "accelerated") for method in METHODS)),
-            "corrupted:rigl",
+            *(2, folder, *(f"{s}:{method}" for s in ("ddp", "fsdp") for method in methods), *accelerated),
+            *on_two,
         ),
-        **on_ranks(4, folder, *(f"fsdp_resumed:{method}" for method in METHODS)),
+        **on_ranks(4, folder, *(f"fsdp_resumed:{method}" for method in methods)),
     }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("scenario", ["ddp", "fsdp", "fsdp_resumed"])
+def test_so_it_is_for_every_method(outcomes_of_others: Outcomes, scenario: str, method: str) -> None:
+    assert_one_process(outcomes_of_others, scenario, method)
+
+
+@pytest.mark.parametrize("method", QUICK)
 @pytest.mark.parametrize("scenario", ["ddp", "fsdp", "fsdp_resumed"])
 def test_several_ranks_are_one_process_with_the_whole_batch(
     outcomes: Outcomes, scenario: str, method: str
 ) -> None:
     """Two ranks replicated, two sharded, and four that go on from the checkpoint of the two."""
+    assert_one_process(outcomes, scenario, method)
+
+
+def assert_one_process(outcomes: Outcomes, scenario: str, method: str) -> None:
     (alone,) = outcomes[f"alone single:{method}"]
     for outcome in outcomes[f"{scenario}:{method}"]:
         assert all(torch.equal(outcome["masks"][name], mask) for name, mask in alone["masks"].items())
@@ -74,7 +97,7 @@ def test_several_ranks_are_one_process_with_the_whole_batch(
             torch.testing.assert_close(outcome["weights"][name], weight, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", QUICK)
 def test_accelerated_ranks_are_one_accelerated_process(outcomes: Outcomes, method: str) -> None:
     (alone,) = outcomes[f"alone accelerated:{method}"]
     if not alone["on_kernels"]:
@@ -88,7 +111,7 @@ def test_accelerated_ranks_are_one_accelerated_process(outcomes: Outcomes, metho
 
 
 def test_masks_are_sharded_as_their_parameters_are(outcomes: Outcomes) -> None:
-    assert all(outcome["sharded"] for method in METHODS for outcome in outcomes[f"fsdp:{method}"])
+    assert all(outcome["sharded"] for method in QUICK for outcome in outcomes[f"fsdp:{method}"])
 
 
 def test_ranks_that_disagree_stop_and_name_the_layer(outcomes: Outcomes) -> None:

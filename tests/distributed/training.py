@@ -21,8 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 import sparseopt as so
 from sparseopt.topology.sharding import local
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from every_method import methods
+
 BATCH = 16
-METHODS = {
+METHODS = methods(total_steps=40, every=4) | {
     "set": so.SET(total_steps=40, every=4),
     "rigl": so.RigL(total_steps=40, every=4, grow_from="corrected"),
 }
@@ -39,6 +42,11 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(step)
     x = torch.randn(BATCH, 2, 8, 8, generator=draw, dtype=torch.float64)
     return x, torch.randint(0, 3, (BATCH,), generator=draw)
+
+
+def make_sparse(model: nn.Module, method: str) -> so.Topology:
+    start = METHODS[method].starts_at()
+    return so.sparsify(model, 0.8 if start is None else start, seed=1)
 
 
 def make_optimizer(model: nn.Module, method: str, topology: so.Topology) -> so.SparseOpt:
@@ -79,25 +87,26 @@ def result(model: nn.Module, topology: so.Topology) -> dict[str, Any]:
 
 
 def zeros_are_exact(optimizer: so.SparseOpt) -> bool:
-    """On this rank's part: weights and optimizer state outside the mask are exactly zero."""
+    """On this rank's part: weights outside the mask, and the state of weights that do not learn, are exactly zero."""
     for name, parameter in optimizer.topology.parameters.items():
-        outside = ~local(optimizer.topology.masks[name])
-        tensors = [parameter, *(v for v in optimizer.state[parameter].values() if v.shape == parameter.shape)]
-        if any(bool(local(tensor.detach())[outside].any()) for tensor in tensors):
+        if local(parameter.detach())[~local(optimizer.topology.masks[name])].any():
+            return False
+        state = [value for value in optimizer.state[parameter].values() if value.shape == parameter.shape]
+        if any(bool(local(tensor)[~optimizer.learning(name)].any()) for tensor in state):
             return False
     return True
 
 
 def single(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
     model = network()
-    topology = so.sparsify(model, 0.8, seed=1)
+    topology = make_sparse(model, method)
     train(model, make_optimizer(model, method, topology), range(20))
     return result(model, topology)
 
 
 def ddp(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
     model = network()
-    topology = so.sparsify(model, 0.8, seed=1)
+    topology = make_sparse(model, method)
     optimizer = make_optimizer(model, method, topology)
     train(DistributedDataParallel(model), optimizer, range(20), rank, world)
     return result(model, topology) | {"exact": zeros_are_exact(optimizer)}
@@ -141,7 +150,7 @@ def sharded(world: int, method: str) -> tuple[nn.Module, so.SparseOpt]:
         if any(True for _ in module.parameters()):
             fully_shard(module, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    topology = so.sparsify(model, 0.8, seed=1)
+    topology = make_sparse(model, method)
     return model, make_optimizer(model, method, topology)
 
 

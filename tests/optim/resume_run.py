@@ -14,12 +14,12 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import sparseopt as so
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from every_method import METHODS
+
 STEPS = 14
-METHODS: dict[str, so.Method] = {
-    "static": so.Static(),
-    "set": so.SET(total_steps=2 * STEPS, every=3, drop_fraction=0.5, until=1.0),
-    "rigl": so.RigL(total_steps=2 * STEPS, every=3, drop_fraction=0.5, until=1.0),
-}
+FEW = ("sgd", "adamw", "lbfgs")
+EVERYWHERE = ("static", "set", "rigl")  # with every base optimizer; the other methods with few
 BASES: dict[str, Callable[[Iterable[Tensor]], optim.Optimizer]] = {
     "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True),
     "ham": lambda p: so.HAM(optim.SGD(p, lr=0.1, momentum=0.9)),
@@ -35,11 +35,16 @@ BASES: dict[str, Callable[[Iterable[Tensor]], optim.Optimizer]] = {
 }
 
 
+def combinations() -> list[tuple[str, str]]:
+    return [(method, base) for method in METHODS for base in BASES if method in EVERYWHERE or base in FEW]
+
+
 def run(method: str, base: str, part: str, folder: Path) -> None:
     torch.manual_seed(0)
     norm: nn.Module = nn.Identity() if base == "muon" else nn.BatchNorm1d(12)
     model = nn.Sequential(nn.Linear(8, 12, bias=False), norm, nn.ReLU(), nn.Linear(12, 4, bias=False))
-    topology = so.sparsify(model, 0.6, seed=4)
+    start = METHODS[method].starts_at()
+    topology = so.sparsify(model, 0.6 if start is None else start, distribution="uniform", seed=4)
     optimizer = so.SparseOpt(BASES[base](model.parameters()), topology, METHODS[method], max_grad_norm=1.0)
     scheduler = CosineAnnealingLR(optimizer, 2 * STEPS)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
@@ -68,6 +73,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     folder, *parts = sys.argv[1:]
     for part in parts:
-        for method in METHODS:
-            for base in BASES:
-                run(method, base, part, Path(folder))
+        for method, base in combinations():
+            run(method, base, part, Path(folder))

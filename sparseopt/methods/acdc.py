@@ -1,0 +1,84 @@
+"""AC/DC, alternating compressed and decompressed training (Peste et al. 2021).
+
+After a dense warm-up the phases alternate, each `phase` long: compressed, where the largest weights of the network are kept and
+trained; and dense, where all weights train again, those that were gone from zero. The last phase is compressed, and begins by
+`until` at the latest. The whole gives a sparse network and, on the way, dense ones.
+
+Begin from a dense topology: `sparsify(model, 0.0)`. The defaults are those of the authors' CIFAR-100 runs (200 epochs:
+warm-up 10, phases of 20, the last from 170). Optimizer state of weights that go or come is 0, as under every method here; the
+authors' code keeps its momentum buffers as they are. Their threshold is global, as here; `scope="layer"` prunes each layer
+alike.
+
+>>> import sparseopt as so
+>>> method = so.ACDC(total_steps=200, sparsity=0.9)
+>>> [(step, "sparse" if method.compressed(step) else "dense") for step in range(200) if method.due(step)][:3]
+[(10, 'sparse'), (30, 'dense'), (50, 'sparse')]
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+from sparseopt.methods.gmp import globally_largest
+from sparseopt.methods.method import Method
+from sparseopt.methods.view import Count, Memory, Views
+from sparseopt.topology.densities import active_counts, check_sparsity
+
+
+@dataclass(frozen=True)
+class ACDC(Method):
+    """Compressed and dense phases in turn; `warmup`, `phase` and `until` are shares of total_steps."""
+
+    drop_fraction: float = 0.0
+    until: float = 0.85
+    sparsity: float = 0.9
+    warmup: float = 0.05
+    phase: float = 0.1
+    scope: Literal["layer", "global"] = "global"
+    distribution: Literal["uniform", "erk", "er"] = "uniform"
+    uses_gradient: ClassVar[bool] = False
+    moves_weights: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sparsity(self.sparsity)
+        if not 0 <= self.warmup <= self.until:
+            raise ValueError(f"warmup must be in [0, until={self.until}], got {self.warmup}")
+        if not 0 < self.phase <= 1:
+            raise ValueError(f"phase is a share of total_steps and must be in (0, 1], got {self.phase}")
+        if self.scope not in ("layer", "global"):
+            raise ValueError(f"scope must be 'layer' or 'global', got {self.scope!r}")
+
+    @cached_property
+    def switches(self) -> tuple[int, ...]:
+        """The steps at which a phase begins: compressed, dense, compressed, ..., the last one compressed."""
+        length, first = self.phase * self.total_steps, self.warmup * self.total_steps
+        count = int((self.end - first) / length + 1e-9) + 1
+        steps = [max(round(first + k * length), 1) for k in range(count)]
+        return tuple(steps[: count - (count + 1) % 2])
+
+    def due(self, step: int) -> bool:
+        return step in self.switches
+
+    def compressed(self, step: int) -> bool:
+        """Is the network sparse after this step?"""
+        return sum(switch <= step for switch in self.switches) % 2 == 1
+
+    def changes_counts(self) -> bool:
+        return True
+
+    def starts_at(self) -> float | None:
+        return 0.0
+
+    def cost_at(self, step: int, sparse: float) -> float:
+        return sparse if self.compressed(step) else 1.0
+
+    def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
+        if not self.compressed(step):
+            return {name: Count(view.active(), view.mask.numel()) for name, view in views.items()}
+        if self.scope == "global":
+            kept = globally_largest(views, 1 - self.sparsity)
+        else:
+            shapes = {name: tuple(view.mask.shape) for name, view in views.items()}
+            kept = active_counts(shapes, self.sparsity, self.distribution)
+        return {name: Count(count, count) for name, count in kept.items()}

@@ -1,0 +1,74 @@
+"""Annealed top-k (Gao et al. 2025, "Weight-sparse transformers have interpretable circuits").
+
+Every step is an ordinary, dense step of the optimizer, after which all but the largest entries of each weight matrix are set
+to zero. How many stay is annealed: the density falls linearly from 1 - `start` to 1 - `sparsity` over the first `until` of
+training (the first half, in the paper), and stays. A weight that was zero comes in if one step makes it larger than one that
+was in.
+
+Begin from a topology of the sparsity `start`, `sparsify(model, 0.0)`. Gradient and optimizer state are dense at every step:
+this is a method for what comes out, not for what it costs. The paper also cuts biases, embeddings and activations, scales its
+learning rate with the sparsity, and clips the gradient's root mean square; those are the training loop's.
+
+>>> import sparseopt as so
+>>> method = so.AnnealedTopK(total_steps=1000, sparsity=0.9)
+>>> [round(method.density_at(step), 2) for step in (0, 250, 500, 1000)]
+[1.0, 0.55, 0.1, 0.1]
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sparseopt.methods.view import Count, LayerView, Memory, Views
+from sparseopt.methods.weights import WeightMethod
+from sparseopt.topology.densities import check_sparsity
+
+
+@dataclass(frozen=True)
+class AnnealedTopK(WeightMethod):
+    """After every step the top magnitudes of each layer stay; their number falls to the sparsity."""
+
+    drop_fraction: float = 0.0
+    every: int = 1
+    until: float = 0.5
+    sparsity: float = 0.9
+    start: float = 0.0
+    uses_gradient: ClassVar[bool] = False
+    trains_inactive: ClassVar[bool] = True
+    keeps_inactive: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sparsity(self.sparsity)
+        if not 0 <= self.start <= self.sparsity:
+            raise ValueError(f"start must be in [0, sparsity={self.sparsity}], got {self.start}")
+
+    def due(self, step: int) -> bool:
+        """Also after the annealing: the top is taken anew to the last step. At step 0, to say that all weights learn."""
+        return step % self.every == 0
+
+    def density_at(self, step: int) -> float:
+        left = 1 - step / self.end if step < self.end else 0.0
+        return (1 - self.sparsity) + (self.sparsity - self.start) * left
+
+    def changes_counts(self) -> bool:
+        return True
+
+    def starts_at(self) -> float | None:
+        return self.start
+
+    def cost_at(self, step: int, sparse: float) -> float:
+        share = (self.density_at(step) - (1 - self.sparsity)) / self.sparsity if self.sparsity else 0.0
+        return (2 * (sparse + (1 - sparse) * share) + 1) / 3
+
+    def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        return weight.abs()
+
+    def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
+        density = self.density_at(step)
+        return {name: Count(0, max(round(density * view.mask.numel()), 1)) for name, view in views.items()}
+
+    def awake(self, view: LayerView, step: int) -> Tensor:
+        return torch.ones_like(view.mask)

@@ -1,0 +1,62 @@
+"""GraNet (Liu et al. 2021): gradual magnitude pruning, and at every update a share is dropped and regrown by gradient.
+
+Pruning is GMP's, by one threshold over the network, from a topology of the sparsity `start` (0.5 in the paper's
+sparse-to-sparse setting, 0 in its dense-to-sparse one) until `prune_until`. After each pruning, "neuroregeneration": of what
+is left, the cosine-decayed fraction of smallest magnitude goes, and as many come back in the same layer where |gradient| is
+largest. That goes on until `until`, after pruning has ended.
+
+The reference code rounds the number regrown up (`ceil`), and lets its cosine end at 0.005; here it is rounded down and ends
+at 0.
+
+>>> import sparseopt as so
+>>> method = so.GraNet(total_steps=1000, sparsity=0.9)
+>>> method.starts_at(), method.due(800)
+(0.5, True)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from sparseopt.methods.gmp import GMP
+from sparseopt.methods.method import Method
+from sparseopt.methods.view import Count, Memory, Views
+
+
+@dataclass(frozen=True)
+class GraNet(GMP):
+    """GMP with regrowth by |gradient|."""
+
+    drop_fraction: float = 0.5
+    until: float = 1.0
+    start: float = 0.5
+    scope: Literal["layer", "global"] = "global"
+    prune_until: float = 0.7
+    uses_gradient: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.prune_until <= 1:
+            raise ValueError(
+                f"prune_until is a share of total_steps and must be in [0, 1], got {self.prune_until}"
+            )
+
+    def due(self, step: int) -> bool:
+        return Method.due(self, step) and step >= self.first
+
+    def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        assert grad is not None
+        return grad.abs()
+
+    def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
+        fraction = self.drop_fraction_at(step)
+        return {
+            name: Count(count - math.floor(fraction * count), count)
+            for name, count in self.pruned_counts(views, step).items()
+        }
+
+    def _pruned_by(self) -> float:
+        return self.prune_until * self.total_steps

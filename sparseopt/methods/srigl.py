@@ -1,0 +1,110 @@
+"""SRigL, structured RigL (Lasby et al. 2024): RigL under constant fan-in, with neuron ablation.
+
+At an update, layer by layer:
+
+1. salient are the active weights that RigL would keep, by magnitude, and the inactive ones it would grow, by |gradient|;
+2. a neuron with fewer than `gamma_sal` times the fan-in salient weights is ablated: it loses all its inputs;
+3. the fan-in becomes k = floor(weights of the layer / neurons left), so ablation makes the others denser;
+4. each neuron left keeps its kept weights, the k largest if it has more, and grows by |gradient| up to k.
+
+So every neuron has k inputs or none, and k times the neurons that have some is exact; what the division leaves over is not
+used. The number of weights a layer may use is the one it had at the start. An ablated neuron comes back if its gradients make
+it salient. Before the first step the layer is brought to constant fan-in: each neuron keeps its largest inputs, and random
+ones fill it up.
+
+The authors' code caps a neuron with more than k kept weights by their place, not by magnitude, and counts gradients of active
+weights as salient, too; both depart from the paper's text, which is followed here. `gamma_sal` is 0.3 for their convolutional
+networks, 0.95 for their transformer.
+
+>>> import torch, sparseopt as so
+>>> mask = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0]]).bool()
+>>> weight = torch.tensor([[3.0, 1.0, 0.0, 0.0], [2.0, 0.0, 4.0, 0.0]])
+>>> gradient = torch.tensor([[0.0, 0.0, 5.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+>>> so.SRigL(total_steps=100).next_mask(mask, weight, gradient, fraction=0.25).int()
+tensor([[1, 0, 1, 0],
+        [1, 0, 1, 0]], dtype=torch.int32)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparseopt.methods.rigl import RigL
+from sparseopt.methods.view import Count, LayerView, Memory, Views
+from sparseopt.topology.layers import Layer
+from sparseopt.topology.randomness import uniform
+from sparseopt.topology.selection import take_highest, take_lowest
+
+
+@dataclass(frozen=True)
+class SRigL(RigL):
+    """Every neuron has the same number of inputs, or none."""
+
+    gamma_sal: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.gamma_sal <= 1:
+            raise ValueError(f"gamma_sal must be in [0, 1], got {self.gamma_sal}")
+
+    def due(self, step: int) -> bool:
+        return step == 0 or super().due(step)
+
+    def needs_dense_grad(self, step: int) -> bool:
+        return step > 0 and super().needs_dense_grad(step)
+
+    def changes_counts(self) -> bool:
+        return True
+
+    def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
+        fraction = self.drop_fraction_at(step) if step else 0.0
+        counts: dict[str, Count] = {}
+        for name, view in views.items():
+            active = view.active()
+            may_have = int(memory.numbers.setdefault(name, active))
+            keep = self._moved(active, fraction).keep
+            left = int(self._left(view, keep, may_have).sum())
+            fan_in = min(may_have // left, view.mask.numel() // _layer(view).neurons)
+            dense = active == view.mask.numel()
+            counts[name] = Count(active, active) if dense else Count(keep, fan_in * left)
+        return counts
+
+    def choose(self, view: LayerView, count: Count) -> Tensor:
+        layer = _layer(view)
+        left = self._left(view, count.keep, count.active)
+        fan_in = count.active // int(left.sum())
+        kept = take_highest(view.weight.abs(), view.mask, count.keep)
+        size = layer.by_neuron(view.weight.abs().masked_fill(~kept, -1))
+        kept = layer.by_neuron(kept) & (_rank(size) < fan_in)
+        if view.grad is None:
+            score = layer.by_neuron(uniform(view.generator, *view.mask.shape).to(view.mask.device))
+        else:
+            score = layer.by_neuron(view.grad.abs())
+        chosen = _rank(score.masked_fill(kept, float("inf"))) < fan_in
+        return layer.from_neurons(chosen & left.unsqueeze(1))
+
+    def _left(self, view: LayerView, keep: int, weights: int) -> Tensor:
+        """Which neurons are not ablated; at most as many as there are weights for, those with most salient ones."""
+        layer, active = _layer(view), view.active()
+        salient = view.mask & ~take_lowest(view.weight.abs(), view.mask, active - keep)
+        if view.grad is not None:
+            salient |= take_highest(view.grad.abs(), ~view.mask, active - keep)
+        found = layer.by_neuron(salient).sum(1)
+        fan_in = layer.by_neuron(view.mask).sum(1).amax()
+        left = found >= (self.gamma_sal * fan_in).clamp(min=1)
+        if view.grad is None:  # the start: nobody is ablated
+            left = torch.ones_like(left)
+        if int(left.sum()) > weights or not left.any():
+            score = found.to(torch.float64)
+            left = take_highest(score, torch.ones_like(left), min(max(weights, 1), layer.neurons))
+        return left
+
+
+def _layer(view: LayerView) -> Layer:
+    return view.layer or Layer("", tuple(view.mask.shape))
+
+
+def _rank(score: Tensor) -> Tensor:
+    """0 for the highest score of a row, and so on; ties go to the lowest index."""
+    return score.argsort(dim=1, descending=True, stable=True).argsort(dim=1, stable=True)

@@ -1,0 +1,88 @@
+"""Top-KAST, top-k always sparse training (Jayakumar et al. 2020): a larger set learns than the forward pass uses.
+
+The forward pass uses A, the largest weights of each layer at the sparsity `sparsity`. The gradient moves B, the largest at
+the smaller sparsity `backward_sparsity`, of which A is a part. A weight in B that has grown beyond one of A takes its place;
+what falls out of B is forgotten. An exploration penalty shrinks the weights of A by `penalty` w and those of B outside A,
+which have more to prove, by `penalty` w / D, with D the density of A.
+
+A is the topology's mask; the values of B outside A lie with the optimizer. Begin from a dense topology, `sparsify(model,
+0.0)`: both sets are chosen from it before the first step. `every` may be larger than 1, as the paper recommends for speed (it
+loses little up to 100). The penalty is of the l2 kind, half the square; the paper writes it for magnitudes, `penalty_norm=1`.
+A weight that returns to B starts at 0 with zero state, where the authors leave its old value in a dense memory.
+
+>>> import sparseopt as so
+>>> so.TopKAST(total_steps=100, sparsity=0.9, backward_sparsity=0.8).cost_at(1, sparse=0.1)
+0.13333333333333333
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from sparseopt.methods.view import Count, LayerView, Memory, Views
+from sparseopt.methods.weights import WeightMethod
+from sparseopt.topology.densities import active_counts, check_sparsity
+from sparseopt.topology.selection import take_highest
+
+
+@dataclass(frozen=True)
+class TopKAST(WeightMethod):
+    """Forward with the top weights, backward with more of them."""
+
+    drop_fraction: float = 0.0
+    every: int = 1
+    until: float = 1.0
+    sparsity: float = 0.9
+    backward_sparsity: float = 0.8
+    penalty: float = 1e-4
+    penalty_norm: Literal[1, 2] = 2
+    distribution: Literal["uniform", "erk", "er"] = "uniform"
+    uses_gradient: ClassVar[bool] = False
+    trains_inactive: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sparsity(self.sparsity)
+        if not 0 <= self.backward_sparsity <= self.sparsity:
+            raise ValueError(
+                f"backward_sparsity must be in [0, sparsity={self.sparsity}], got {self.backward_sparsity}"
+            )
+        if not self.penalty >= 0:
+            raise ValueError(f"penalty must not be negative, got {self.penalty}")
+        if self.penalty_norm not in (1, 2):
+            raise ValueError(f"penalty_norm must be 1 or 2, got {self.penalty_norm!r}")
+
+    def due(self, step: int) -> bool:
+        return step == 0 or super().due(step)
+
+    def changes_counts(self) -> bool:
+        return True
+
+    def starts_at(self) -> float | None:
+        return 0.0
+
+    def cost_at(self, step: int, sparse: float) -> float:
+        backward = min(1.0, sparse * (1 - self.backward_sparsity) / (1 - self.sparsity))
+        return (2 * sparse + backward) / 3
+
+    def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        return weight.abs()
+
+    def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
+        """All weights compete anew: nothing is kept, the largest are grown."""
+        shapes = {name: tuple(view.mask.shape) for name, view in views.items()}
+        counts = active_counts(shapes, self.sparsity, self.distribution)
+        return {name: Count(0, count) for name, count in counts.items()}
+
+    def awake(self, view: LayerView, step: int) -> Tensor:
+        larger = round(view.active() * (1 - self.backward_sparsity) / (1 - self.sparsity))
+        everything = torch.ones_like(view.mask)
+        return view.mask | take_highest(view.weight.abs(), everything, min(larger, view.mask.numel()))
+
+    def adjust(self, view: LayerView, step: int) -> Tensor | None:
+        assert view.grad is not None
+        density = view.active() / view.mask.numel()
+        pull = view.weight if self.penalty_norm == 2 else view.weight.sign()
+        return view.grad + self.penalty * torch.where(view.mask, pull, pull / density)

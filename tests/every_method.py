@@ -1,5 +1,7 @@
 """Every method of the field, set up for a short run: shared by the tests that hold for all of them."""
 
+from typing import Any
+
 import sparseopt as so
 
 STEPS = 28
@@ -7,7 +9,7 @@ STEPS = 28
 
 def methods(total_steps: int = STEPS, every: int = 3) -> dict[str, so.Method]:
     """By name. The schedules put several updates, and what ends them, into so many steps."""
-    often = {"total_steps": total_steps, "every": every, "drop_fraction": 0.5, "until": 1.0}
+    often: dict[str, Any] = {"total_steps": total_steps, "every": every, "drop_fraction": 0.5, "until": 1.0}
     return {
         "static": so.Static(),
         "set": so.SET(**often),

@@ -1,6 +1,6 @@
 """Sparse kernels for the CPU: training and inference that are faster because the network is sparse."""
 
-from sparseopt.kernels.accelerated import Unsupported, accelerate, accelerated_layers, restore
+from sparseopt.kernels.accelerated import Unsupported, accelerate, accelerated_layers, restore, summary
 from sparseopt.kernels.frozen.file import load, save
 from sparseopt.kernels.frozen.inference import Engine, compile_inference
 from sparseopt.kernels.measured import Choice, accelerate_where_faster, faster_layers, measure
@@ -20,4 +20,5 @@ __all__ = [
     "measure",
     "restore",
     "save",
+    "summary",
 ]

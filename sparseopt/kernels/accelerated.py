@@ -1,33 +1,56 @@
-"""`accelerate`: the same model, the same parameters, on sparse kernels."""
+"""`accelerate`: the same model, the same parameters, on sparse kernels.
+
+What can be traced once for every call is one program, in which the sparse layers run on the kernels. What cannot, because its
+Python may do otherwise at another call, is called as it is written, and the parts below it are programs of their own: at the
+least, single layers.
+"""
 
 import logging
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.fx import Graph, GraphModule, Tracer
+from torch._compile import _disable_dynamo
+from torch.fx import Graph, GraphModule
+from torch.jit._trace import is_tracing
 
 from sparseopt.kernels.conv.region import SparseRegion
+from sparseopt.kernels.guarded import GuardedPiece, SparsePiece
 from sparseopt.kernels.linear.chain import SparseChain
 from sparseopt.kernels.match.chains import Chain, match_chains
-from sparseopt.kernels.match.convs import Matcher
+from sparseopt.kernels.match.convs import Names, match_convs
+from sparseopt.kernels.match.effects import effects
 from sparseopt.kernels.match.graph import Region
-from sparseopt.kernels.match.rewrite import Piece, rewrite
+from sparseopt.kernels.match.modules import Replacement, is_leaf, tied_modules
+from sparseopt.kernels.match.python import Guard
+from sparseopt.kernels.match.reasons import layers as layers_in
+from sparseopt.kernels.match.reasons import reasons_in
+from sparseopt.kernels.match.rewrite import Piece, extract, rewrite
 from sparseopt.kernels.match.structure import Modes, Structure
+from sparseopt.kernels.match.tracing import Unsupported, trace, trace_provable
 from sparseopt.kernels.native.build import BuildError, operators
 from sparseopt.kernels.native.packed import CompiledCopies
 from sparseopt.topology import Topology
-from sparseopt.topology.active_parameter import ActiveParameter, release
+from sparseopt.topology.active_parameter import release
+
+__all__ = ["Unsupported", "accelerate", "accelerated_layers", "find_pieces", "restore", "summary", "trace"]
 
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
-SparsePiece = SparseRegion | SparseChain
 Accept = Callable[[SparsePiece], bool]
 
 BREAK_EVEN = 0.5  # sparsity of a piece below which dense kernels are as fast
 DENSE_STEPS = 10  # steps in a row that need the dense gradient, after which the log says so
+CHANGES = 3  # of attributes that a module's Python reads, after which it is no longer traced
+KEPT_PROGRAMS = 8  # combinations of modes whose programs are kept
+
+COMPILED = "it is compiled: accelerate the model before it is given to torch.compile"
+SCRIPTED = "it is a TorchScript module: accelerate the model before it is scripted"
+WITH_OWN_FUNCTION = (nn.MultiheadAttention,)  # what is in them they do not call
 
 
 def accelerate(
@@ -35,9 +58,10 @@ def accelerate(
 ) -> Model:
     """Run the model's sparse layers on sparse CPU kernels, in training and in evaluation.
 
-    The model is changed in place and returned: same class, parameters, buffers and `state_dict`; only its `forward` goes
-    another way. Where the kernels cannot help (no compiler, parameters on a GPU, a model that cannot be traced) it is returned
-    as it was, and the log says why. `restore` undoes it; copies of the model are ordinary dense ones.
+    The model is changed in place and returned: same class, parameters, buffers and `state_dict`; only its `forward`, or that of
+    modules in it, goes another way. Where the kernels cannot help (no compiler, parameters on a GPU or in half precision) it is
+    returned as it was, and the log says why. `summary` tells of every layer how it runs; `restore` undoes it; copies of the
+    model are ordinary dense ones.
 
     Layers that can run together stay together; a group whose share of zeros is below `break_even` stays dense. With `layers`,
     names such as `accelerated_layers` gives, exactly the groups of these layers run on the kernels.
@@ -60,152 +84,60 @@ def accelerate(
 
 def accelerated_layers(model: nn.Module) -> tuple[str, ...]:
     """The names of the layers that run on the kernels; none if the model is not accelerated."""
-    forward = model.__dict__.get("forward")
-    return forward.layers() if isinstance(forward, SparseForward) else ()
+    return tuple(dict.fromkeys(name for forward in forwards(model) for name in forward.layers()))
 
 
-def layers_of(piece: SparsePiece) -> tuple[str, ...]:
-    return tuple(name.removesuffix(".weight") for name, _ in piece.weights())
+def summary(model: nn.Module) -> str:
+    """A table a person can read: of every layer whether it runs on the sparse kernels, or densely and why.
+
+    >>> import sparseopt as so
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10), nn.Sigmoid(), nn.Bilinear(10, 10, 2))
+    >>> model = so.accelerate(model, so.sparsify(model, sparsity=0.9, include=["0.*", "2.*"]))
+    >>> print(so.kernels.summary(model))
+    0  Linear    sparse
+    2  Linear    sparse
+    4  Bilinear  dense: the kernels run Linear and Conv2d, not Bilinear
+    """
+    shared = next((forward.shared for forward in forwards(model)), None)
+    reasons = {} if shared is None else shared.reasons
+    rows = [
+        (
+            name or type(model).__name__,
+            type(module).__name__,
+            _how(reasons.get(module, "the model is not accelerated")),
+        )
+        for name, module in layers_in(model)
+    ]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+    return "\n".join(f"{name:{widths[0]}}  {kind:{widths[1]}}  {how}" for name, kind, how in rows)
 
 
-def install(model: Model, topology: Topology, accept: Accept) -> Model:
-    """Let the pieces that are accepted run on the kernels; log what came of it."""
-    restore(model)
-    try:
-        operators()
-        forward = SparseForward(model, topology, accept)
-    except (BuildError, Unsupported) as reason:
-        logger.warning("not accelerated: %s", reason)
-        return model
-    model.forward = forward
-    topology.copies = CompiledCopies()
-    logger.info("accelerated %s", forward)
-    return model
+def _how(reason: str | None) -> str:
+    return "sparse" if reason is None else f"dense: {reason}"
 
 
 def restore(model: nn.Module) -> None:
-    """Give the model back the `forward` of its class."""
-    if isinstance(model.__dict__.get("forward"), SparseForward):
-        del model.forward
+    """Give the model, and all modules in it, back the `forward` of their classes."""
+    found = False
+    for module in model.modules():
+        if isinstance(module.__dict__.get("forward"), SparseForward):
+            del module.forward
+            found = True
+    if found:
         for parameter in model.parameters():
             release(parameter)
 
 
-class Unsupported(Exception):
-    """This model cannot be accelerated; the message says why."""
+def forwards(model: nn.Module) -> Iterator["SparseForward"]:
+    for module in model.modules():
+        forward = module.__dict__.get("forward")
+        if isinstance(forward, SparseForward):
+            yield forward
 
 
-class SparseForward:
-    """The `forward` of an accelerated model. One program for each combination of modes, which are constants in a trace."""
-
-    def __init__(self, model: nn.Module, topology: Topology, accept: Accept) -> None:
-        self.model, self.topology, self.accept = model, topology, accept
-        self._structure = Structure(model)
-        if not self._on_kernels():
-            raise Unsupported(
-                "the kernels compute in float32 on the CPU; the model's parameters are elsewhere"
-            )
-        self._programs: dict[Modes, GraphModule | None] = {
-            self._structure.modes(): build(model, topology, accept)
-        }
-        self._dense_steps = 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        model = self.model
-        program = None if self._dense_wanted() or not self._on_kernels() else self._program()
-        if program is None:
-            return type(model).forward(model, *args, **kwargs)
-        return program(*args, **kwargs)
-
-    def _program(self) -> GraphModule | None:
-        """The program for the model as it is now; None if nothing of it can run on the kernels any more."""
-        if not self._structure.holds():
-            logger.info("%s has changed since it was accelerated: traced anew", type(self.model).__name__)
-            self._structure = Structure(self.model)
-            self._programs.clear()
-        modes = self._structure.modes()
-        if modes not in self._programs:
-            try:
-                self._programs[modes] = build(self.model, self.topology, self.accept)
-            except Unsupported as reason:
-                logger.warning("no longer accelerated: %s", reason)
-                self._programs[modes] = None
-        return self._programs[modes]
-
-    def _dense_wanted(self) -> bool:
-        """Whether the coming backward pass has to give the dense gradient."""
-        wanted = self.model.training and torch.is_grad_enabled() and self.topology.dense_grad_needed
-        self._dense_steps = self._dense_steps + 1 if wanted else 0
-        if self._dense_steps == DENSE_STEPS:
-            logger.warning(
-                "the optimizer asks for the dense gradient at every step, as clip='paper' does: "
-                "the sparse kernels cannot help while it does"
-            )
-        return wanted
-
-    def _on_kernels(self) -> bool:
-        return all(
-            type(each) is ActiveParameter or (each.is_cpu and each.dtype == torch.float32)
-            for each in self._structure.parameters()
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy has masks of its own or none: it goes the way of its class.
-        return getattr, (self.model, "forward")
-
-    def layers(self) -> tuple[str, ...]:
-        """Names of the layers that run on the kernels."""
-        return tuple(name for piece in self._pieces() for name in layers_of(piece))
-
-    def pieces(self) -> int:
-        """Number of parts of the network that run on the kernels."""
-        return len(self._pieces())
-
-    def _pieces(self) -> list[SparsePiece]:
-        programs = (program for program in self._programs.values() if program is not None)
-        return [each for each in next(programs, nn.Module()).children() if isinstance(each, SparsePiece)]
-
-    def __repr__(self) -> str:
-        layers, pieces = (
-            f"{count} {noun}{'' if count == 1 else 's'}"
-            for count, noun in ((len(self.layers()), "layer"), (self.pieces(), "piece"))
-        )
-        return f"{type(self.model).__name__}: {layers} in {pieces} on sparse kernels"
-
-
-def build(model: nn.Module, topology: Topology, accept: Accept) -> GraphModule:
-    """The model's trace with the accepted pieces on the kernels. Raises `Unsupported`."""
-    traced = trace(model)
-    pieces = {
-        module: piece for module, piece in training_pieces(model, traced, topology).items() if accept(module)
-    }
-    if not pieces:
-        raise Unsupported("no part of the model that the kernels know is sparse enough to gain from them")
-    rewrite(traced, pieces)
-    return traced
-
-
-def training_pieces(
-    model: nn.Module, traced: GraphModule, topology: Topology
-) -> dict[SparsePiece, Piece[Any]]:
-    """All parts of the model that the kernels can run, each with what runs it."""
-    regions, chains = find_pieces(model, traced.graph)
-    return {
-        **{SparseRegion(each.content, topology): each for each in regions},
-        **{SparseChain(each.content, topology): each for each in chains},
-    }
-
-
-def trace(model: nn.Module) -> GraphModule:
-    try:
-        return GraphModule(model, Tracer().trace(model))
-    except Exception as error:  # fx raises errors of many kinds, and the model's own
-        raise Unsupported(f"torch.fx cannot trace {type(model).__name__}: {error}") from error
-
-
-def find_pieces(model: nn.Module, graph: Graph) -> tuple[list[Piece[Region]], list[Piece[Chain]]]:
-    """What the kernels can run: regions of convolutions, and chains of linear layers."""
-    return Matcher(model, graph).pieces(), match_chains(model, graph)
+def layers_of(piece: SparsePiece) -> tuple[str, ...]:
+    return tuple(name.removesuffix(".weight") for name, _ in piece.weights())
 
 
 def sparsity(piece: Any, topology: Topology) -> float:
@@ -213,3 +145,267 @@ def sparsity(piece: Any, topology: Topology) -> float:
     weights = piece.weights()
     active = sum(topology.active(name) if name in topology.masks else each.numel() for name, each in weights)
     return 1 - active / sum(each.numel() for _, each in weights)
+
+
+def install(model: Model, topology: Topology, accept: Accept) -> Model:
+    """Let the pieces that are accepted run on the kernels; log what came of it."""
+    restore(model)
+    try:
+        operators()
+    except BuildError as reason:
+        logger.warning("not accelerated: %s", reason)
+        return model
+    shared = Acceleration(model, topology, accept)
+    shared.enter(model)
+    if not any(forwards(model)):
+        logger.warning("not accelerated: %s", shared.why_nothing())
+        return model
+    topology.copies = CompiledCopies()
+    logger.info("accelerated %s", shared)
+    for line in summary(model).splitlines():
+        logger.info("  %s", line)
+    return model
+
+
+class Acceleration:
+    """What the accelerated parts of one model share: `reasons` says of every layer why it runs densely, None if it does not."""
+
+    def __init__(self, model: nn.Module, topology: Topology, accept: Accept) -> None:
+        self.model, self.topology, self.accept = model, topology, accept
+        self.suspended = False  # everything runs densely
+        self.reasons: dict[nn.Module, str | None] = {}
+        self.changes: Counter[nn.Module] = Counter()
+        self.dense_steps = 0
+
+    def enter(
+        self,
+        module: nn.Module,
+        why: str = "its parent does not call it as a module that can be seen in a trace",
+    ) -> None:
+        """Accelerate a module as a whole, or else what is below it. `why` it would be dense if nothing else is known."""
+        if isinstance(module.__dict__.get("forward"), SparseForward):
+            return
+        refused = _refused(module)
+        if refused is not None:
+            for _, layer in layers_in(module):
+                self.reasons.setdefault(layer, refused)
+            return
+        for _, layer in layers_in(module):
+            self.reasons.setdefault(layer, why)
+        if is_leaf(module) and any(module.children()):
+            self._enter_children(module, why)
+            return
+        try:
+            forward = SparseForward(module, self)
+        except Unsupported as reason:
+            self._enter_children(module, str(reason))
+            return
+        if forward.pieces():
+            module.forward = forward
+
+    def _enter_children(self, module: nn.Module, why: str) -> None:
+        for child in module.children():
+            self.enter(child, why)
+
+    def names(self) -> Names:
+        """Layers that are sparse have the topology's names, wherever they are in this model."""
+        known = {parameter: name for name, parameter in self.topology.parameters.items()}
+        here = {module: name for name, module in self.model.named_modules()}
+
+        def name_of(module: nn.Module, target: str) -> str:
+            weight = module._parameters.get("weight")
+            if weight is not None and weight in known:
+                return known[weight]
+            name = f"{here.get(module, target)}.weight".removeprefix(".")
+            return name if name not in self.topology.masks else f"{name} (another)"
+
+        return name_of
+
+    def build(self, module: nn.Module) -> "Program":
+        """The module's trace with the accepted pieces on the kernels. Raises `Unsupported`."""
+        volatile = {each for each, times in self.changes.items() if times > CHANGES}
+        traced = trace_provable(module, volatile)
+        tied = tied_modules(self.model)
+        found = find_pieces_in(traced.modules, traced.graph, tied, self.names())
+        own = "its class has a forward of its own"
+        self.reasons |= {each: own for each in traced.entered if each in self.reasons}
+        self.reasons |= reasons_in(traced.modules, traced.graph, tied)
+        kept: dict[GuardedPiece, Piece[Any]] = {}
+        for piece in found:
+            sparse = _sparse(piece, self.topology)
+            reason = wrong_kind(sparse)
+            if reason is None and not self.accept(sparse):
+                reason = f"not worth it: {sparsity(sparse, self.topology):.0%} zeros in the layers that run together"
+            if reason is None:
+                kept[GuardedPiece(sparse, extract(traced.program, piece), self.topology)] = piece
+            self.reasons |= dict.fromkeys(_modules_of(piece), reason)
+        rewrite(traced.program, kept)
+        for opaque, why in traced.opaque.items():
+            if not is_leaf(opaque) or any(opaque.children()):
+                self._enter_children(opaque, f"{type(opaque).__name__}, which holds it, {why}")
+        return Program(traced.program, list(kept), traced.guards)
+
+    def dense_wanted(self) -> bool:
+        """Whether the coming backward pass has to give the dense gradient."""
+        return torch.is_grad_enabled() and self.topology.dense_grad_needed
+
+    def why_nothing(self) -> str:
+        refused = _refused(self.model)
+        counted = Counter(reason for reason in self.reasons.values() if reason is not None)
+        if refused is not None or not counted:
+            return refused or f"{type(self.model).__name__} has no layer that the kernels know"
+        ((reason, count),) = counted.most_common(1)
+        return f"no layer runs on the kernels; {count} of {sum(counted.values())}: {reason}"
+
+    def __str__(self) -> str:
+        found = list(forwards(self.model))
+        layers, pieces = len(accelerated_layers(self.model)), sum(each.pieces() for each in found)
+        return f"{type(self.model).__name__}: {count(layers, 'layer')} in {count(pieces, 'piece')} on sparse kernels"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _refused(module: nn.Module) -> str | None:
+    """Modules that are not looked into."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return SCRIPTED
+    if "_orig_mod" in module._modules:
+        return COMPILED
+    if isinstance(module, WITH_OWN_FUNCTION):
+        return f"{type(module).__name__} computes with its weights itself"
+    return None
+
+
+def wrong_kind(piece: SparsePiece) -> str | None:
+    """Why the kernels cannot compute with the weights of a piece as they are; None if they can."""
+    for name, weight in piece.weights():
+        if weight.device.type != "cpu":
+            return f"the kernels run on the CPU, and {name} is on {weight.device}"
+        if weight.dtype != torch.float32:
+            return f"the kernels compute in float32, and {name} is {weight.dtype}: call model.float() first"
+    return None
+
+
+def _sparse(piece: Piece[Any], topology: Topology) -> SparsePiece:
+    if isinstance(piece.content, Region):
+        return SparseRegion(piece.content, topology)
+    return SparseChain(piece.content, topology)
+
+
+def _modules_of(piece: Piece[Any]) -> list[nn.Module]:
+    parts = piece.content.convs if isinstance(piece.content, Region) else piece.content
+    return [part.module for part in parts]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A trace in which some pieces run on the kernels, and what it relies on besides the structure of the model."""
+
+    module: GraphModule
+    pieces: list[GuardedPiece]
+    guards: list[Guard]
+
+
+class SparseForward(Replacement):
+    """The `forward` of an accelerated module. One program for each combination of modes, which are constants in a trace."""
+
+    def __init__(self, module: nn.Module, shared: Acceleration) -> None:
+        self.module, self.shared = module, shared
+        self._structure = Structure(module.modules())
+        self._programs: dict[Modes, Program | None] = {self._structure.modes(): shared.build(module)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        program = None if _is_exporting() else self.program()
+        if program is None:
+            return type(self.module).forward(self.module, *args, **kwargs)
+        return program.module.forward(*args, **kwargs)
+
+    @_disable_dynamo
+    def program(self) -> Program | None:
+        """The program for the module as it is now; None if it is to run densely."""
+        if self.shared.suspended or self._dense_wanted():
+            return None
+        if not self._structure.holds():
+            logger.info("%s has changed since it was accelerated: traced anew", type(self.module).__name__)
+            self._structure = Structure(self.module.modules())
+            self._programs.clear()
+        modes = self._structure.modes()
+        if modes in self._programs:
+            found = self._programs[modes]
+            if found is None or self._hold(found.guards):
+                return found
+            self._programs.clear()
+        if len(self._programs) >= KEPT_PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+        try:
+            self._programs[modes] = self.shared.build(self.module)
+        except Unsupported as reason:
+            logger.warning("no longer accelerated: %s", reason)
+            self._programs[modes] = None
+            self.shared._enter_children(self.module, str(reason))
+        return self._programs[modes]
+
+    def _hold(self, guards: list[Guard]) -> bool:
+        for guard in guards:
+            if not guard.holds():
+                self.shared.changes[guard.reader] += 1
+                return False
+        return True
+
+    def _dense_wanted(self) -> bool:
+        wanted, shared = self.shared.dense_wanted(), self.shared
+        if self is next(forwards(shared.model), self):
+            shared.dense_steps = shared.dense_steps + 1 if wanted else 0
+            if shared.dense_steps == DENSE_STEPS:
+                logger.warning(
+                    "the optimizer asks for the dense gradient at every step, as clip='paper' does: "
+                    "the sparse kernels cannot help while it does"
+                )
+        return wanted
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy has masks of its own or none: it goes the way of its class.
+        return getattr, (self.module, "forward")
+
+    def guarded(self) -> list[GuardedPiece]:
+        """The parts that run on the kernels, in the mode that was traced first and is still known."""
+        return next((program.pieces for program in self._programs.values() if program is not None), [])
+
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that run on the kernels."""
+        return tuple(name for piece in self.guarded() for name in layers_of(piece.sparse))
+
+    def pieces(self) -> int:
+        """Number of parts of the module that run on the kernels."""
+        return len(self.guarded())
+
+    def __repr__(self) -> str:
+        found = f"{count(len(self.layers()), 'layer')} in {count(self.pieces(), 'piece')}"
+        return f"{type(self.module).__name__}: {found} on sparse kernels"
+
+
+def _is_exporting() -> bool:
+    """Exporters and tracers are given the dense network: the kernels are not operators that they know."""
+    exporting = getattr(torch.compiler, "is_exporting", None)
+    return is_tracing() or (exporting is not None and exporting())
+
+
+def find_pieces_in(
+    modules: dict[str, nn.Module], graph: Graph, tied: set[nn.Module], names: Names
+) -> list[Piece[Any]]:
+    """What the kernels can run of a trace: regions of convolutions, and chains of linear layers."""
+    barriers = effects(graph, modules)
+    return [
+        *match_convs(modules, graph, tied, barriers, names),
+        *match_chains(modules, graph, tied, barriers, names),
+    ]
+
+
+def find_pieces(model: nn.Module, graph: Graph) -> tuple[list[Piece[Region]], list[Piece[Chain]]]:
+    """The same of a trace of the whole model, layers by their names in it."""
+    modules = dict(model.named_modules())
+    found = find_pieces_in(modules, graph, tied_modules(model), lambda _, target: f"{target}.weight")
+    regions = [piece for piece in found if isinstance(piece.content, Region)]
+    return regions, [piece for piece in found if not isinstance(piece.content, Region)]

@@ -8,7 +8,7 @@ one measurement to the next, so whoever wants to repeat a run keeps it (`acceler
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -16,20 +16,17 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
 from sparseopt.kernels.accelerated import (
-    SparsePiece,
+    Acceleration,
+    Accept,
     Unsupported,
     accelerate,
-    build,
+    forwards,
     layers_of,
     restore,
-    trace,
-    training_pieces,
 )
-from sparseopt.kernels.match.rewrite import Piece, extract
 from sparseopt.kernels.native.build import BuildError, operators
 from sparseopt.topology import Topology
 from sparseopt.topology.active_parameter import release
@@ -37,6 +34,7 @@ from sparseopt.topology.active_parameter import release
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
+Call = Callable[..., Any]
 
 REPEATS = 7
 PATIENCE = 10.0  # seconds for one comparison, after which three repeats are enough
@@ -92,62 +90,64 @@ def faster_layers(model: nn.Module, topology: Topology, *example: Any) -> tuple[
 
 def measure(model: nn.Module, topology: Topology, *example: Any) -> list[Choice]:
     """Time every piece that the kernels can run, on the values it gets when the model is given the example."""
-    traced = trace(model)
-    pieces = training_pieces(model, traced, topology)
-    with untouched(model):
-        seen = Recorder(traced, {node for piece in pieces.values() for node in piece.inputs})
-        with torch.no_grad():
-            seen.run(*example)
-        return [compare_piece(traced, sparse, piece, seen.values) for sparse, piece in pieces.items()]
+    with untouched(model), accelerated(model, topology, lambda _: True):
+        pieces = [piece for forward in forwards(model) for piece in forward.guarded()]
+        for piece in pieces:
+            piece.inputs = ()
+        model(*example)
+        return [
+            compare(layers_of(piece.sparse), piece.dense, piece.sparse, piece.inputs)
+            for piece in pieces
+            if piece.inputs
+        ]
 
 
 def measure_network(model: nn.Module, topology: Topology, layers: Collection[str], *example: Any) -> Choice:
     """Time the model as it is, and with these layers on the kernels."""
-    program = build(model, topology, lambda piece: set(layers_of(piece)) <= set(layers))
-    with untouched(model):
-        return compare(tuple(layers), model, program, example)
+    with untouched(model), accelerated(model, topology, lambda piece: set(layers_of(piece)) <= set(layers)):
+        shared = next(forwards(model)).shared
+
+        def dense(*inputs: Any) -> Any:
+            shared.suspended = True
+            try:
+                return model(*inputs)
+            finally:
+                shared.suspended = False
+
+        return compare(tuple(layers), dense, model, example)
 
 
-def compare_piece(
-    traced: GraphModule, sparse: SparsePiece, piece: Piece[Any], values: dict[Node, Tensor]
-) -> Choice:
-    inputs = [values[node].detach().requires_grad_(node.op != "placeholder") for node in piece.inputs]
-    return compare(layers_of(sparse), extract(traced, piece), sparse, inputs)
+@contextmanager
+def accelerated(model: nn.Module, topology: Topology, accept: Accept) -> Iterator[None]:
+    """Let the model run on the kernels for a while. Raises `Unsupported` if nothing of it can."""
+    shared = Acceleration(model, topology, accept)
+    shared.enter(model)
+    try:
+        if not any(forwards(model)):
+            raise Unsupported(shared.why_nothing())
+        yield
+    finally:
+        restore(model)
 
 
-def compare(layers: tuple[str, ...], dense: nn.Module, sparse: nn.Module, inputs: Sequence[Any]) -> Choice:
+def compare(layers: tuple[str, ...], dense: Call, sparse: Call, inputs: Sequence[Any]) -> Choice:
     """Call both in turn; the first round, which compiles and allocates, does not count."""
-    times: dict[nn.Module, list[float]] = {dense: [], sparse: []}
+    times: dict[Call, list[float]] = {dense: [], sparse: []}
     start = time.perf_counter()
     for repeat in range(1 + REPEATS):
-        for module, measured in times.items():
-            measured.append(milliseconds(module, inputs))
+        for call, measured in times.items():
+            measured.append(milliseconds(call, inputs))
         if repeat >= 3 and time.perf_counter() - start > PATIENCE:
             break
     return Choice(layers, median(times[dense][1:]), median(times[sparse][1:]))
 
 
-def milliseconds(module: nn.Module, inputs: Sequence[Any]) -> float:
+def milliseconds(call: Call, inputs: Sequence[Any]) -> float:
     start = time.perf_counter()
-    found = module(*inputs)
+    found = call(*inputs)
     outputs = [each for each in tree_leaves(found) if isinstance(each, Tensor) and each.requires_grad]
     torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
     return (time.perf_counter() - start) * 1e3
-
-
-class Recorder(Interpreter):
-    """Runs a trace and keeps the values of some nodes."""
-
-    def __init__(self, traced: GraphModule, wanted: set[Node]) -> None:
-        super().__init__(traced)
-        self.wanted = wanted
-        self.values: dict[Node, Tensor] = {}
-
-    def run_node(self, n: Node) -> Any:
-        value = super().run_node(n)
-        if n in self.wanted:
-            self.values[n] = value.clone()  # what follows may write into it
-        return value
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from sparseopt.kernels.accelerated import SparseForward
 from sparseopt.kernels.native.build import BuildError
 from sparseopt.lab.models.resnet_cifar import CifarResNet
 
-STEPS = 200
+STEPS = 80
 
 
 def small_resnet(seed: int = 0) -> CifarResNet:
@@ -67,25 +67,15 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     )
 
 
-def test_loss_curves_agree_within_rounding() -> None:
-    """Dense runs that sum their samples in another order drift apart; the accelerated run drifts no further.
-
-    Drift comes in jumps: rounding decides which of two nearly equal weights is dropped. So several orders are run.
-    """
-    data = batches(STEPS)
-    generator = torch.Generator().manual_seed(0)
-    orders = [torch.arange(24), *(torch.randperm(24, generator=generator) for _ in range(3))]
-    dense = [Training(accelerated=False) for _ in orders]
-    curves = [
-        torch.tensor([run.step(x[order], y[order]) for x, y in data])
-        for run, order in zip(dense, orders, strict=True)
-    ]
-    accelerated = Training(accelerated=True)
-    ours = torch.tensor([accelerated.step(x, y) for x, y in data])
-    noise = max(float((curves[0] - other).abs().mean()) for other in curves[1:])
-    assert curves[0][-20:].mean() < 0.5 * curves[0][:20].mean()  # it learns
-    assert (curves[0] - ours)[:25].abs().max() < 1e-5  # no mask has moved yet
-    assert (curves[0] - ours).abs().mean() <= 2 * noise
+def test_steps_from_equal_states_agree_within_rounding() -> None:
+    """Whole runs drift apart: rounding decides about ReLUs, and which of two equal weights is dropped. Steps do not."""
+    dense, accelerated = Training(accelerated=False), Training(accelerated=True)
+    losses = []
+    for x, y in batches(STEPS):
+        accelerated.load(dense.state())
+        losses.append(dense.step(x, y))
+        assert accelerated.step(x, y) == pytest.approx(losses[-1], rel=1e-5)
+    assert sum(losses[-20:]) < 0.8 * sum(losses[:20])  # it learns
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -247,7 +237,7 @@ def unchanged(model: nn.Module, topology: so.Topology, caplog: pytest.LogCapture
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert so.accelerate(model, topology) is model
-    assert "forward" not in model.__dict__
+    assert not so.kernels.accelerated_layers(model)
     (record,) = caplog.records
     return record.getMessage()
 
@@ -255,20 +245,19 @@ def unchanged(model: nn.Module, topology: so.Topology, caplog: pytest.LogCapture
 def test_where_the_kernels_cannot_help_the_model_is_unchanged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Branching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x) if x.sum() > 0 else x
-
-    branching = Branching()
-    assert "cannot trace Branching" in unchanged(branching, so.sparsify(branching, 0.5), caplog)
-    double = nn.Sequential(nn.Linear(4, 4)).double()
-    assert "float32 on the CPU" in unchanged(double, so.sparsify(double, 0.5), caplog)
+    double, half = (nn.Sequential(nn.Linear(4, 4)).to(dtype) for dtype in (torch.float64, torch.float16))
+    assert "0.weight is torch.float64" in unchanged(double, so.sparsify(double, 0.5), caplog)
+    assert "0.weight is torch.float16" in unchanged(half, so.sparsify(half, 0.5), caplog)
+    elsewhere = nn.Sequential(nn.Linear(4, 4))
+    topology = so.sparsify(elsewhere, 0.5)
+    assert "on meta" in unchanged(elsewhere.to("meta"), topology, caplog)
     dense = nn.Sequential(nn.Linear(4, 4))
-    assert "sparse enough to gain" in unchanged(dense, so.sparsify(dense, 0.25), caplog)
+    assert "25% zeros" in unchanged(dense, so.sparsify(dense, 0.25), caplog)
+    other = nn.Conv1d(8, 16, 3)
+    assert "not Conv1d" in unchanged(other, so.sparsify(other, 0.5), caplog)
+    compiled = torch.compile(nn.Sequential(nn.Linear(4, 4)), backend="eager")
+    assert isinstance(compiled, nn.Module)
+    assert "before it is given to torch.compile" in unchanged(compiled, so.sparsify(compiled, 0.5), caplog)
 
     def no_compiler() -> None:
         raise BuildError("no C++ compiler")
@@ -332,5 +321,5 @@ def test_images_of_other_channels_are_refused(channels: int) -> None:
     engine = so.compile_inference(model, topology)
     so.accelerate(model, topology)
     for call in (model, engine):
-        with pytest.raises(RuntimeError, match=r"images \(N, 3, height, width\), got"):
+        with pytest.raises(RuntimeError, match=f"3.*{channels}, 9, 9"):
             call(torch.ones(2, channels, 9, 9))

@@ -111,7 +111,7 @@ def test_layers_that_share_a_weight(check: Check) -> None:
 def test_inputs_of_another_size_are_refused(features: int) -> None:
     model = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 4))
     so.accelerate(model, so.sparsify(model, 0.9))
-    with pytest.raises(RuntimeError, match=f"shapes do not fit: {features} features into '0.weight'"):
+    with pytest.raises(RuntimeError, match=f"4x{features} and 20x40"):
         model(torch.ones(4, features))
 
 
@@ -119,7 +119,7 @@ def test_weights_of_another_size_are_refused() -> None:
     model = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 4))
     so.accelerate(model, so.sparsify(model, 0.9))
     model[2].weight = nn.Parameter(torch.ones(4, 10))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(RuntimeError, match=r"40 features into '2\.weight'"):
+    with pytest.raises(RuntimeError, match="4x40 and 10x4"):
         model(torch.ones(4, 20))
 
 

@@ -167,24 +167,32 @@ def test_hooks_are_called() -> None:
     assert seen == [1]
 
 
-def test_sums_that_torch_would_broadcast_are_refused() -> None:
-    class Spread(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.c = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 6), nn.Conv2d(4, 4, 1)
+class Spread(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 6), nn.Conv2d(4, 4, 1)
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = torch.relu(self.a(x))
-            return self.c(torch.relu(self.b(x) + x))
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.a(x))
+        return self.c(torch.relu(self.b(x) + x))
 
+
+def test_sums_that_torch_broadcasts_run_densely(check: Check) -> None:
     model = Spread()
     topology = so.sparsify(model, 0.5, distribution="uniform")
-    assert model(torch.randn(5, 3, 6, 6)).shape == (5, 4, 6, 6)
+    check(model, topology, torch.randn(5, 3, 6, 6))
     engine = so.compile_inference(model, topology)
-    so.accelerate(model, topology)
-    for network in (model, engine):
-        with pytest.raises(ValueError, match=r"size \(1, 1\) and \(6, 6\)"):
-            network(torch.randn(5, 3, 6, 6))
+    with pytest.raises(ValueError, match=r"size \(1, 1\) and \(6, 6\)"):
+        engine(torch.randn(5, 3, 6, 6))
+
+
+def test_images_without_a_batch_and_batches_without_an_image() -> None:
+    model = network("identity")
+    dense = copy.deepcopy(model)
+    so.accelerate(model, so.sparsify(model, 0.7))
+    convs, its = model[0][0], dense[0][0]  # pyright: ignore
+    assert convs(torch.randn(3, 16, 16)).shape == its(torch.randn(3, 16, 16)).shape
+    assert model.eval()(torch.randn(0, 3, 16, 16)).shape == (0, 5)
 
 
 class Pooled(nn.Module):

@@ -257,6 +257,10 @@ SPARSEOPT_EXPORT const char* sparseopt_gather(int64_t threads, int64_t count, Co
   });
 }
 
+SPARSEOPT_EXPORT const char* sparseopt_nonzeros(int64_t threads, const float* x, int64_t size, int64_t* found) {
+  return guarded(threads, [&] { *found = nonzeros(x, size); });
+}
+
 SPARSEOPT_EXPORT const char* sparseopt_scatter(int64_t threads, int64_t count, const Copy* copies) {
   return guarded(threads, [&] {
     for (int64_t i = 0; i < count; ++i) scatter(copies[i].values, copies[i].position, copies[i].size, copies[i].dense);

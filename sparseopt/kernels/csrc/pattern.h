@@ -53,6 +53,21 @@ inline bool gather(const float* dense, const int* position, int64_t size, const 
   return same;
 }
 
+// How many entries are not zero; NaN is not.
+inline int64_t nonzeros(const float* x, int64_t size) {
+  std::atomic<int64_t> found = 0;
+  parallel_for(0, size, kCopies, [&](int64_t begin, int64_t end) {
+    int64_t total = 0;
+    for (int64_t first = begin; first < end; first += 1 << 16) {
+      int32_t part = 0;
+      for (int64_t k = first; k < std::min<int64_t>(end, first + (1 << 16)); ++k) part += x[k] != 0.f;
+      total += part;
+    }
+    found += total;
+  });
+  return found;
+}
+
 inline void scatter(const float* values, const int* position, int64_t size, float* dense) {
   parallel_for(0, size, kCopies, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {

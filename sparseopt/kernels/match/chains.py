@@ -1,13 +1,14 @@
 """Finds chains of linear layers in a trace: linear layers, batch norm and ReLU that follow one another."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.fx import Graph, Node
 
-from sparseopt.kernels.match.convs import RELU
-from sparseopt.kernels.match.rewrite import Piece, must_be_called, tied_modules
+from sparseopt.kernels.match.convs import RELU, Names
+from sparseopt.kernels.match.rewrite import Piece, must_be_called
 
 
 @dataclass
@@ -53,9 +54,9 @@ class _Tail:
             return last.norm is None and not last.relu
         return isinstance(module, nn.Linear) or relu
 
-    def add(self, node: Node, module: nn.Module | None) -> "_Tail":
+    def add(self, node: Node, module: nn.Module | None, name: str) -> "_Tail":
         if isinstance(module, nn.Linear):
-            self.chain.append(Layer(module, f"{node.target}.weight"))
+            self.chain.append(Layer(module, name))
         elif isinstance(module, nn.BatchNorm1d):
             self.chain[-1].norm = module
         else:
@@ -64,26 +65,37 @@ class _Tail:
         return self
 
 
-def match_chains(model: nn.Module, graph: Graph) -> list[Piece[Chain]]:
+def match_chains(
+    modules: Mapping[str, nn.Module],
+    graph: Graph,
+    tied: set[nn.Module],
+    effects: frozenset[Node],
+    names: Names,
+) -> list[Piece[Chain]]:
     """Linear layers that follow one another with nothing but batch norm and ReLU between them."""
-    modules = dict(model.named_modules())
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
-    tied = tied_modules(model)
     tails: dict[Node, _Tail] = {}
+    ended: dict[Node, _Tail] = {}
     for node in graph.nodes:
-        source = node.args[0] if node.args else None
+        if node in effects:
+            ended |= tails
+            tails.clear()
+            continue
         module = modules.get(str(node.target)) if node.op == "call_module" else None
-        relu = node.target in RELU or isinstance(module, nn.ReLU)
+        relu = isinstance(module, nn.ReLU) or (module is None and node.target in RELU)
+        source = node.args[0] if len(node.args) == 1 and not set(node.kwargs) - {"inplace"} else None
         if not isinstance(source, Node) or (
             module is not None and (module in tied or must_be_called(module))
         ):
             continue
         if isinstance(module, nn.Linear | nn.BatchNorm1d) and calls[node.target] > 1:
             continue
+        name = "" if module is None else names(module, str(node.target))
         if source in tails and len(source.users) == 1 and tails[source].takes(module, relu=relu):
-            tails[node] = tails.pop(source).add(node, module)
+            tails[node] = tails.pop(source).add(node, module, name)
         elif isinstance(module, nn.Linear):
-            tails[node] = _Tail(source).add(node, module)
+            tails[node] = _Tail(source).add(node, module, name)
     return [
-        Piece(tail.chain, frozenset(tail.nodes), [tail.source], {node: None}) for node, tail in tails.items()
+        Piece(tail.chain, frozenset(tail.nodes), [tail.source], {node: None})
+        for node, tail in (ended | tails).items()
     ]

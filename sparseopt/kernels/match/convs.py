@@ -7,6 +7,7 @@ there is only dense computation, so regions never wait for each other in a circl
 
 import operator
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +18,19 @@ from torch.nn import functional as F
 
 from sparseopt.kernels.match.averaging import averaging, pooling_options
 from sparseopt.kernels.match.graph import Activation, Conv, Output, Region, Shortcut
-from sparseopt.kernels.match.rewrite import Piece, must_be_called, tied_modules
+from sparseopt.kernels.match.mutation import added
+from sparseopt.kernels.match.rewrite import Piece, must_be_called
 
-RELU = {F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_"}
-ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
+RELU = {F.relu, torch.relu, "relu"}
+ADD = {operator.add, added, torch.add, "add"}
 MEAN = {torch.mean, "mean"}
 POOL = {F.adaptive_avg_pool2d}
 PLANES = ({2, 3}, {-2, -1})
 
 Value = Conv | Activation | Shortcut
+Names = Callable[
+    [nn.Module, str], str
+]  # the name of a layer's weight, from the layer and the name it is called by
 
 
 @dataclass
@@ -36,25 +41,58 @@ class Found:
     level: int
 
 
+def match_convs(
+    modules: Mapping[str, nn.Module],
+    graph: Graph,
+    tied: set[nn.Module],
+    effects: frozenset[Node],
+    names: Names,
+) -> list[Piece[Region]]:
+    """The regions of a trace. What turns out to have no way to leave its region is left out, and the rest matched anew."""
+    left_out: frozenset[Node] = frozenset()
+    while True:
+        matcher = Matcher(modules, graph, tied, effects, names, left_out)
+        stranded = matcher.stranded()
+        if not stranded:
+            return matcher.pieces()
+        left_out |= stranded
+
+
 class Matcher:
     """Walks a trace and collects regions, the dense nodes they read and the nodes whose values leave them."""
 
-    def __init__(self, model: nn.Module, graph: Graph) -> None:
-        self.modules = dict(model.named_modules())
-        self.tied = tied_modules(model)
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        graph: Graph,
+        tied: set[nn.Module],
+        effects: frozenset[Node],
+        names: Names,
+        left_out: frozenset[Node] = frozenset(),
+    ) -> None:
+        self.modules, self.tied, self.effects, self.names, self.left_out = (
+            modules,
+            tied,
+            effects,
+            names,
+            left_out,
+        )
+        self.segment: dict[Node, int] = {}  # number of effects before a node
+        self.lowest = 0  # the level of the first region that may still grow
         self.calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
         self.found: dict[Node, Found] = {}
         self.levels: dict[Node, int] = {}
         self.regions: dict[int, Region] = {}
         self.inputs: dict[int, dict[Node, Activation]] = {}
         self.outputs: dict[int, dict[Node, Output]] = {}
+        self._segments = 0
         self._bare: dict[Conv, Activation] = {}
         for node in graph.nodes:
             self._visit(node)
-        self._collect_outputs()
 
     def pieces(self) -> list[Piece[Region]]:
         """The regions found, with the nodes they read and those they stand for."""
+        self._collect_outputs()
         return [
             Piece(
                 region,
@@ -76,13 +114,27 @@ class Matcher:
         return output.activation.channels if kept else None
 
     def _visit(self, node: Node) -> None:
-        level = max((self.levels[each] for each in node.all_input_nodes), default=0)
-        value = self._match(node, level)
+        level = max((self.levels[each] for each in node.all_input_nodes), default=self.lowest)
+        level = max(level, self.lowest)
+        value = None if node in self.effects or node in self.left_out else self._match(node, level)
         if value is not None:
             self.found[node] = Found(value, level)
         elif any(self._in_layout(each, level) for each in node.all_input_nodes):
             level += 1
         self.levels[node] = level
+        self.segment[node] = self._segments
+        if node in self.effects:
+            self._segments += 1
+            self.lowest = 1 + max((found.level for found in self.found.values()), default=-1)
+
+    def stranded(self) -> frozenset[Node]:
+        """Parts of a shortcut that nobody adds on the kernels: they are views of activations, which cannot leave."""
+        return frozenset(
+            node
+            for node, found in self.found.items()
+            if isinstance(found.value, Shortcut)
+            and any(not self._in_layout(user, found.level) for user in node.users)
+        )
 
     def _in_layout(self, node: Node, level: int) -> bool:
         return node in self.found and self.found[node].level == level
@@ -91,7 +143,9 @@ class Matcher:
         """Kernel values that a dense node or another region reads."""
         for node, found in self.found.items():
             readers = [user for user in node.users if not self._in_layout(user, found.level)]
-            pooled = [user for user in readers if self._is_pool(user)]
+            pooled = [
+                user for user in readers if self._is_pool(user) and self.segment[user] == self.segment[node]
+            ]
             if len(readers) > len(pooled):
                 self._leave(node, node, pooled=False)
             for user in pooled:
@@ -169,7 +223,7 @@ class Matcher:
         return value if finished else self._only_reader(node.args[0], level)
 
     def _conv(self, node: Node, module: nn.Conv2d, level: int) -> Conv | None:
-        name = f"{node.target}.weight"
+        name = self.names(module, str(node.target))
         source = node.args[0]
         if not (supported(module) and isinstance(source, Node)):
             return None
@@ -298,7 +352,7 @@ def _channel_padding(node: Node) -> tuple[int, int] | None:
 
 
 def _is_add(node: Node) -> bool:
-    return node.target in ADD
+    return node.op != "call_module" and node.target in ADD
 
 
 def _is_one(size: Any) -> bool:

@@ -1,7 +1,7 @@
 """Why a layer is not among what the kernels run: one sentence a layer, for logs and summaries."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torch import nn
 from torch.fx import Graph
@@ -24,6 +24,16 @@ def why_dense(model: nn.Module, graph: Graph) -> dict[str, str]:
     tied = tied_modules(model)
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     return {name: _reason(module, calls[name], tied=module in tied) for name, module in layers(model)}
+
+
+def reasons_in(modules: Mapping[str, nn.Module], graph: Graph, tied: set[nn.Module]) -> dict[nn.Module, str]:
+    """The same of the layers that a trace calls."""
+    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
+    return {
+        module: _reason(module, calls[target], tied=module in tied)
+        for target, module in modules.items()
+        if any(layer is module for _, layer in layers(module))
+    }
 
 
 def _reason(module: nn.Module, calls: int, *, tied: bool) -> str:

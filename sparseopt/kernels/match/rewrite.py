@@ -1,13 +1,17 @@
 """Rewrites a traced network so that pieces of it run elsewhere; the rest stays as it is, in its order."""
 
 import operator
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
+
+from sparseopt.kernels.match.effects import effects
+from sparseopt.kernels.match.modules import must_be_called, tied_modules
+
+__all__ = ["Piece", "extract", "must_be_called", "rewrite", "tied_modules"]
 
 Content = TypeVar("Content")
 
@@ -25,27 +29,24 @@ class Piece(Generic[Content]):
     outputs: Mapping[Node, int | None]
 
 
-def must_be_called(module: nn.Module) -> bool:
-    """Does its class not say what a module does? Somebody listens to it, or its weight is made anew at every call."""
-    made = isinstance(module, nn.Linear | nn.Conv2d) and module._parameters.get("weight") is None
-    return made or bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
-
-
-def tied_modules(model: nn.Module) -> set[nn.Module]:
-    """Modules that share a parameter with another one, or have it twice: its gradient is a sum that autograd has to make."""
-    holders: defaultdict[nn.Parameter, list[nn.Module]] = defaultdict(list)
-    for module in model.modules():
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                holders[parameter].append(module)
-    return {module for modules in holders.values() if len(modules) > 1 for module in modules}
-
-
 def rewrite(traced: GraphModule, pieces: Mapping[Any, Piece[Any]]) -> None:
-    """Replace each piece by a call of its module, which returns a tuple of the piece's outputs."""
+    """Replace each piece by a call of its module, which returns a tuple of the piece's outputs.
+
+    A piece is called when the first of its values is needed, and before any node with effects that comes after it.
+    """
     writer = _Writer(traced, pieces)
+    barriers = effects(traced.graph, dict(traced.named_modules()))
+    place = {node: index for index, node in enumerate(traced.graph.nodes)}
     replaced = frozenset().union(*(piece.nodes for piece in pieces.values()))
+    waiting: list[tuple[Any, Piece[Any]]] = []
+    last = {max(entry[1].nodes, key=place.__getitem__): entry for entry in pieces.items()}
     for node in traced.graph.nodes:
+        if node in barriers:
+            for entry in waiting:
+                writer.write(next(iter(entry[1].outputs)))
+            waiting.clear()
+        if node in last:
+            waiting.append(last[node])
         if node not in replaced:
             writer.write(node)
     traced.graph = writer.graph

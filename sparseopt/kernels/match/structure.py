@@ -1,20 +1,23 @@
 """What a trace of a model relies on, by which one can tell whether the model is still the one that was traced."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from torch import nn
 
-from sparseopt.kernels.match.rewrite import must_be_called
+from sparseopt.kernels.match.modules import has_hooks, has_own_forward
 
 Modes = tuple[bool, ...]
 
 
 class Structure:
-    """The modules of a model, their classes and children, and whether they have to be called."""
+    """Some modules of a model: their classes, children and parameters, and whether they have to be called."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._modules = list(model.modules())
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._modules = list(modules)
         self._children = [dict(module._modules) for module in self._modules]
+        self._parameters = [
+            list(module._parameters.values()) for module in self._modules
+        ]  # kept: ids are of the living
         self._kinds = self._kinds_now()
 
     def holds(self) -> bool:
@@ -26,11 +29,8 @@ class Structure:
         """Which modules are in training: constants in a trace."""
         return tuple([module.training for module in self._modules])
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        for module in self._modules:
-            for parameter in module._parameters.values():
-                if parameter is not None:
-                    yield parameter
-
-    def _kinds_now(self) -> list[tuple[type, bool]]:
-        return [(type(module), must_be_called(module)) for module in self._modules]
+    def _kinds_now(self) -> list[object]:
+        return [
+            (type(module), has_hooks(module), has_own_forward(module), *map(id, module._parameters.values()))
+            for module in self._modules
+        ]

@@ -56,7 +56,7 @@ class Buffers:
             self._free.pop(capacity.index(max(capacity)))
             return None
         _, buffer = self._free.pop(min(fitting, key=capacity.__getitem__))
-        taken = floats(0).set_(buffer.untyped_storage(), 0, sizes)
+        taken = floats(0).set_(buffer.untyped_storage(), 0, sizes)  # pyright: ignore[reportCallIssue]
         return taken.zero_() if shape.border else taken
 
     def give(self, shape: Shape, buffer: Tensor) -> None:

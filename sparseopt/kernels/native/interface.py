@@ -154,6 +154,7 @@ FUNCTIONS = {
     "sum_gradients": (Address, Address, Address, Integer, Integer, Address, Address),
     "normalise_backward": (Address, Address, Integer, Integer, Integer, Address),
     "gather": (Integer, POINTER(Copy)),
+    "nonzeros": (Address, Integer, POINTER(Integer)),
     "scatter": (Integer, POINTER(Copy)),
     "network_new": (POINTER(Tables), POINTER(Address)),
     "network_run": (Address, Integer, POINTER(Address), POINTER(Address)),

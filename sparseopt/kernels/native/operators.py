@@ -25,6 +25,7 @@ from sparseopt.kernels.native.interface import (
     Backward,
     Copy,
     Image,
+    Integer,
     Linear,
     Pattern,
     Source,
@@ -353,6 +354,12 @@ class Operators:
         )
         _run(self._library.sparseopt_gather, len(copies), copies)
         return [bool(each.same) for each in copies]
+
+    def nonzeros(self, x: Tensor) -> int:
+        """How many entries are not zero, NaN among them."""
+        found = Integer()
+        _run(self._library.sparseopt_nonzeros, address(x, FLOAT), x.numel(), found)
+        return found.value
 
     def scatter(self, values: Sequence[Tensor], position: Sequence[Tensor], dense: Sequence[Tensor]) -> None:
         copies = (Copy * len(dense))(

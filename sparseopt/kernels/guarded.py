@@ -1,0 +1,142 @@
+"""A part of a network that runs on the sparse kernels where these give what the dense network would, else as it was written."""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+
+from sparseopt.kernels.conv.convolution import axes
+from sparseopt.kernels.conv.region import SparseRegion
+from sparseopt.kernels.linear.chain import SparseChain
+from sparseopt.kernels.match.graph import Activation, Conv, Region
+from sparseopt.kernels.native.build import operators
+from sparseopt.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+SparsePiece = SparseRegion | SparseChain
+Size = tuple[int, int]
+
+KEPT_SIZES = 64  # sizes of images whose answer is remembered
+
+
+class GuardedPiece(nn.Module):
+    """`sparse` and `dense` compute the same from the same parameters, which are the model's own."""
+
+    def __init__(self, sparse: SparsePiece, dense: nn.Module, topology: Topology) -> None:
+        super().__init__()
+        self.sparse, self.dense, self.topology = sparse, dense, topology
+        self.inputs: tuple[Tensor, ...] | None = (
+            None  # those of the next call are kept here, if it is not None
+        )
+        self._told: set[str] = set()
+        self._sizes: dict[tuple[Size, ...], bool] = {}
+
+    @_disable_dynamo  # torch.compiler.disable takes a second to import
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if self.inputs is not None:
+            self.inputs = tuple(each.detach().clone().requires_grad_(each.requires_grad) for each in inputs)
+        return self.sparse(*inputs) if self.on_kernels(inputs) else self.dense(*inputs)
+
+    def on_kernels(self, inputs: Sequence[Tensor]) -> bool:
+        return self._right_kind(inputs) and self._fits(inputs) and self._zero_outside_masks()
+
+    def _right_kind(self, inputs: Sequence[Tensor]) -> bool:
+        """float32 on the CPU. Under autocast, inputs come in half precision and the kernels compute in float32 all the same."""
+        lower = torch.is_autocast_enabled("cpu")
+        return all(
+            type(each) is Tensor
+            and each.is_cpu
+            and (each.dtype == torch.float32 or (lower and each.is_floating_point()))
+            for each in inputs
+        ) and all(each.is_cpu and each.dtype == torch.float32 for _, each in self.sparse.weights())
+
+    def _fits(self, inputs: Sequence[Tensor]) -> bool:
+        if isinstance(self.sparse, SparseChain):
+            return _fits_chain(self.sparse, inputs[0])
+        region = self.sparse.plan.region
+        for image, activation in zip(inputs, region.inputs, strict=True):
+            if (
+                image.dim() != 4
+                or image.shape[1] != activation.channels
+                or len(image) != len(inputs[0])
+                or not len(image)
+            ):
+                return False
+        sizes = tuple((image.shape[2], image.shape[3]) for image in inputs)
+        if sizes not in self._sizes:
+            if len(self._sizes) >= KEPT_SIZES:
+                self._sizes.clear()
+            self._sizes[sizes] = sizes_fit(region, sizes)
+        return self._sizes[sizes]
+
+    def _zero_outside_masks(self) -> bool:
+        """The kernels take no notice of weights outside the masks: they must be zero, as they are unless somebody else wrote."""
+        outside = [name for name, weight in self.sparse.weights() if self._has_weights_outside(name, weight)]
+        for name in outside:
+            if name not in self._told:
+                logger.warning(
+                    "%s has weights outside its mask that are not zero: it runs densely until topology.apply() sets them to "
+                    "zero, or a topology of their own is made with sparsify(model, ..., masks='nonzero')",
+                    name,
+                )
+        self._told = set(outside)
+        return not outside
+
+    def _has_weights_outside(self, name: str, weight: Tensor) -> bool:
+        topology = self.topology
+        if type(weight) is not nn.Parameter or topology.parameters.get(name) is not weight:
+            return False
+        if topology.masks[name].shape != weight.shape:
+            return True
+        weight = weight.detach().contiguous()
+        active = weight.view(-1).index_select(0, topology.active_entries(name).index)
+        return operators().nonzeros(weight) != operators().nonzeros(active)
+
+
+def _fits_chain(piece: SparseChain, x: Tensor) -> bool:
+    if not x.dim() or (any(layer.norm is not None for layer in piece.chain) and (x.dim() != 2 or not len(x))):
+        return False  # batch norm takes the second axis for the channels, and leaves empty batches alone
+    features = x.shape[-1]
+    for layer in piece.chain:
+        weight, bias = layer.module.weight, layer.module.bias
+        if (
+            weight.dim() != 2
+            or weight.shape[1] != features
+            or (bias is not None and bias.shape != weight.shape[:1])
+        ):
+            return False
+        if layer.norm is not None and layer.norm.num_features != weight.shape[0]:
+            return False
+        features = weight.shape[0]
+    return True
+
+
+def sizes_fit(region: Region, sizes: Sequence[Size]) -> bool:
+    """Whether all images have a size, and those that are added up the same one: torch would spread the smaller one."""
+    found: dict[Activation | Conv, Size] = dict(zip(region.inputs, sizes, strict=True))
+
+    def size_of(value: Activation | Conv) -> Size:
+        if value not in found:
+            if isinstance(value, Conv):
+                rows, columns = axes(value.module, *size_of(value.input))
+                found[value] = (rows.output, columns.output)
+            else:
+                assert value.main is not None
+                found[value] = size_of(value.main)
+        return found[value]
+
+    for conv in region.convs:
+        weight, bias = conv.module.weight, conv.module.bias
+        known = (conv.module.out_channels, conv.module.in_channels, *conv.module.kernel_size)
+        if weight.shape != known or (bias is not None and bias.shape != known[:1]) or min(size_of(conv)) < 1:
+            return False
+    for each in region.activations():
+        shortcut = each.shortcut
+        if shortcut is not None:
+            added = size_of(shortcut.source)
+            if size_of(each) != tuple(-(-size // shortcut.stride) for size in added):
+                return False
+    return True

@@ -1,0 +1,67 @@
+"""What can be said of a module without running it: whether its class says all it does."""
+
+from collections import defaultdict
+
+from torch import nn
+
+from sparseopt.kernels.match.python import OVERRIDDEN, is_torchs
+
+MADE_AND_SHOWN = {"__init__", "__repr__", "extra_repr", "reset_parameters"}
+
+
+class Replacement:
+    """A `forward` that is put in the place of the class's own and computes the same."""
+
+
+def must_be_called(module: nn.Module) -> bool:
+    """Does its class not say what a module does? Somebody listens to it, or its weight is made anew at every call."""
+    made = isinstance(module, nn.Linear | nn.Conv2d) and module._parameters.get("weight") is None
+    return made or has_own_forward(module) or has_hooks(module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def has_own_forward(module: nn.Module) -> bool:
+    """Has somebody given this very module another `forward` than its class's?"""
+    forward = module.__dict__.get("forward")
+    if forward is None or isinstance(forward, Replacement):
+        return False
+    return getattr(forward, "__func__", None) is not type(module).forward or forward.__self__ is not module
+
+
+def tied_modules(model: nn.Module) -> set[nn.Module]:
+    """Modules that share a parameter with another one, or have it twice: its gradient is a sum that autograd has to make."""
+    holders: defaultdict[nn.Parameter, list[nn.Module]] = defaultdict(list)
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                holders[parameter].append(module)
+    return {module for modules in holders.values() if len(modules) > 1 for module in modules}
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Modules of torch, or that inherit all they do from one: a node of a trace. Sequences are looked into."""
+    kind = type(module)
+    if kind.forward is nn.Sequential.forward or not getattr(kind.forward, "__module__", "").startswith(
+        "torch."
+    ):
+        return False
+    return kind.forward is not getattr(nn.Module, "forward", None)
+
+
+def is_known_leaf(module: nn.Module) -> bool:
+    """A leaf that does what its class in torch says: whoever inherits from that class has changed none of its methods."""
+    own = {name for owner in type(module).__mro__ if not is_torchs(owner) for name in owner.__dict__}
+    changed = {name for name in own - MADE_AND_SHOWN if name in OVERRIDDEN or _is_torchs_method(module, name)}
+    return is_leaf(module) and not changed
+
+
+def _is_torchs_method(module: nn.Module, name: str) -> bool:
+    return any(is_torchs(owner) and callable(owner.__dict__.get(name)) for owner in type(module).__mro__)

@@ -5,6 +5,7 @@ Python may do otherwise at another call, is called as it is written, and the par
 least, single layers.
 """
 
+import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -188,10 +189,11 @@ class Acceleration:
         refused = _refused(module)
         if refused is not None:
             for _, layer in layers_in(module):
-                self.reasons.setdefault(layer, refused)
+                if layer is not module:
+                    self.reasons[layer] = refused
             return
         for _, layer in layers_in(module):
-            self.reasons.setdefault(layer, why)
+            self.reasons[layer] = why
         if is_leaf(module) and any(module.children()):
             self._enter_children(module, why)
             return
@@ -240,9 +242,10 @@ class Acceleration:
                 kept[GuardedPiece(sparse, extract(traced.program, piece), self.topology)] = piece
             self.reasons |= dict.fromkeys(_modules_of(piece), reason)
         rewrite(traced.program, kept)
-        for opaque, why in traced.opaque.items():
-            if not is_leaf(opaque) or any(opaque.children()):
-                self._enter_children(opaque, f"{type(opaque).__name__}, which holds it, {why}")
+        for called in traced.modules.values():
+            if called in traced.opaque or any(called.children()):
+                why = traced.opaque.get(called, "computes with its weights itself")
+                self.enter(called, f"{type(called).__name__}, which holds it, {why}")
         return Program(traced.program, list(kept), traced.guards)
 
     def dense_wanted(self) -> bool:
@@ -313,6 +316,8 @@ class SparseForward(Replacement):
 
     def __init__(self, module: nn.Module, shared: Acceleration) -> None:
         self.module, self.shared = module, shared
+        own = type(module).forward.__get__(module)
+        self.__signature__, self.__code__, self.__doc__ = inspect.signature(own), own.__code__, own.__doc__
         self._structure = Structure(module.modules())
         self._programs: dict[Modes, Program | None] = {self._structure.modes(): shared.build(module)}
 

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node, Proxy, Tracer
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from sparseopt.kernels.match.modules import is_known_leaf, is_leaf, must_be_called
+from sparseopt.kernels.match.modules import has_own_forward, is_known_leaf, is_leaf, must_be_called
 from sparseopt.kernels.match.mutation import without_mutation
 from sparseopt.kernels.match.python import Guard, Proof, Unprovable
 
@@ -160,6 +160,8 @@ class ProvableTracer(Following):
 
     def follow(self, model: nn.Module) -> Graph:
         """Raises `Unprovable` if the model itself is not to be traced."""
+        if has_own_forward(model):
+            raise Unprovable("has a forward of its own")
         self._enter(model)
         self._inside = [model]
         with _Watch(self):
@@ -174,8 +176,6 @@ class ProvableTracer(Following):
         return graph
 
     def _enter(self, module: nn.Module) -> None:
-        if must_be_called(module):
-            raise Unprovable("has hooks or a forward of its own")
         if type(module).forward is not nn.Sequential.forward:
             self.guards += Proof(module).guards
         self.entered.append(module)
@@ -189,6 +189,8 @@ class ProvableTracer(Following):
             return True
         if m not in self.entered:
             try:
+                if must_be_called(m):
+                    raise Unprovable("has hooks or a forward of its own")
                 self._enter(m)
             except Unprovable as reason:
                 self.reasons[m] = str(reason)

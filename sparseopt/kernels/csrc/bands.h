@@ -1,121 +1,166 @@
 // The layout for inference, where a single sample has to fill a vector: images are cut into horizontal bands, and a lane is one
 // band of one sample.
 //
-//   kLanes = 8, four bands a sample                         one lane, two rows a band, border 1
+//   8 lanes, four bands a sample                            one lane, two rows a band, border 1
 //
 //   lane     0  1  2  3    4  5  6  7                        row -1   last row of the band above      halo
 //   band     0  1  2  3    0  1  2  3                        row  0   first row of this band
 //   sample   0  0  0  0    1  1  1  1                        row  1   last row of this band
 //                                                            row  2   first row of the band below     halo
 //
-// Apart from the halo this is the layout of training (layout.h) with the rows of one band for its height, so the same tiles run
-// on it: every load is aligned, at any stride. One band a sample is the layout of training itself. Rows of the last bands that
-// lie beyond the image are zero.
+//   memory [row][channel][column][lane], with a border of zeros around every image
+//
+// Every load is aligned, at any stride. Rows of the last bands that lie beyond the image are zero.
 #pragma once
-#include "layout.h"
+#include <algorithm>
+
+#include "simd.h"
 #include "team.h"
 
 namespace sparseopt {
 
-// How the lanes of a view are shared out. `height` is the image's; the view's height is that of a band.
+// How the lanes are shared out. `height` is the image's; a plane's rows are those of a band.
 struct Bands {
   int count;  // a sample
   int height;
+};
 
-  int samples() const { return kLanes / count; }
+template <int L>
+struct Plane {
+  float* origin = nullptr;      // row 0, channel 0, column 0: inside the border
+  int64_t row = 0, channel = 0;  // strides in floats
+  int channels = 0, rows = 0, width = 0, border = 0;
+
+  SPARSEOPT_INLINE float* at(int64_t h, int64_t c, int64_t w) const { return origin + h * row + c * channel + w * L; }
+  Part whole() const { return {0, width, 0, channels}; }
 };
 
 // The row of the image that a lane holds in row h of its band; -1 beyond the image.
-inline int image_row(const Bands& bands, const View& x, int lane, int h) {
-  const int row = lane % bands.count * x.height + h;
+template <int L>
+int image_row(const Bands& bands, const Plane<L>& x, int lane, int h) {
+  const int row = lane % bands.count * x.rows + h;
   return row < bands.height ? row : -1;
 }
 
-// Calls f(lane, row of the lane's sample) for every lane that holds a row of a sample in row h.
-template <class F>
-void for_lanes(const Bands& bands, const View& x, int h, int samples, F f) {
-  for (int lane = 0; lane < samples * bands.count; ++lane)
-    if (const int row = image_row(bands, x, lane, h); row >= 0) f(lane, row);
+// Where a lane's row h of a channel is in images [sample][channel][row][column]; null beyond the image or the samples.
+template <int L, class F>
+F* image_at(F* images, int samples, const Bands& bands, const Plane<L>& x, int lane, int h, int c) {
+  const int row = image_row(bands, x, lane, h), sample = lane / bands.count;
+  if (row < 0 || sample >= samples) return nullptr;
+  return images + ((int64_t(sample) * x.channels + c) * bands.height + row) * x.width;
 }
 
-// images [sample][channel][row][column], at most `bands.samples()` of them
-inline void read_images(const float* images, int samples, const Bands& bands, const View& x) {
-  const int64_t plane = int64_t(bands.height) * x.width;
-  for (int h = 0; h < x.height; ++h)
+// images, at most L / bands.count of them
+template <int L>
+void read_images(const float* images, int samples, const Bands& bands, const Plane<L>& x) {
+  using V = Simd<L>;
+  const float* from[L];
+  for (int h = 0; h < x.rows; ++h)
     for (int c = 0; c < x.channels; ++c) {
-      float* to = x.at(0, h, c, 0);
-      std::fill_n(to, x.width * kLanes, 0.f);
-      for_lanes(bands, x, h, samples, [&](int lane, int row) {
-        const float* from = images + (int64_t(lane / bands.count) * x.channels + c) * plane + int64_t(row) * x.width;
-        for (int w = 0; w < x.width; ++w) to[w * kLanes + lane] = from[w];
-      });
+      float* to = x.at(h, c, 0);
+      for (int lane = 0; lane < L; ++lane) from[lane] = image_at(images, samples, bands, x, lane, h, c);
+      int w = 0;
+      for (; w + L <= x.width; w += L) {
+        typename V::Vec square[L]{};
+        for (int lane = 0; lane < L; ++lane)
+          if (from[lane]) square[lane] = V::load_unaligned(from[lane] + w);
+        V::transpose(square);
+        for (int i = 0; i < L; ++i) V::store(to + (w + i) * L, square[i]);
+      }
+      for (; w < x.width; ++w)
+        for (int lane = 0; lane < L; ++lane) to[w * L + lane] = from[lane] ? from[lane][w] : 0.f;
     }
 }
 
-inline void write_images(const View& x, const Bands& bands, int samples, float* images) {
-  const int64_t plane = int64_t(bands.height) * x.width;
-  for (int h = 0; h < x.height; ++h)
+template <int L>
+void write_images(const Plane<L>& x, const Bands& bands, int samples, float* images) {
+  using V = Simd<L>;
+  float* to[L];
+  for (int h = 0; h < x.rows; ++h)
     for (int c = 0; c < x.channels; ++c) {
-      const float* from = x.at(0, h, c, 0);
-      for_lanes(bands, x, h, samples, [&](int lane, int row) {
-        float* to = images + (int64_t(lane / bands.count) * x.channels + c) * plane + int64_t(row) * x.width;
-        for (int w = 0; w < x.width; ++w) to[w] = from[w * kLanes + lane];
-      });
+      const float* from = x.at(h, c, 0);
+      for (int lane = 0; lane < L; ++lane) to[lane] = image_at(images, samples, bands, x, lane, h, c);
+      int w = 0;
+      for (; w + L <= x.width; w += L) {
+        typename V::Vec square[L];
+        for (int i = 0; i < L; ++i) square[i] = V::load(from + (w + i) * L);
+        V::transpose(square);
+        for (int lane = 0; lane < L; ++lane)
+          if (to[lane]) V::store_unaligned(to[lane] + w, square[lane]);
+      }
+      for (; w < x.width; ++w)
+        for (int lane = 0; lane < L; ++lane)
+          if (to[lane]) to[lane][w] = from[w * L + lane];
     }
 }
 
 // Mean over all positions: means [sample][channel].
-inline void write_means(const View& x, const Bands& bands, int samples, float* means) {
+template <int L>
+void write_means(const Plane<L>& x, const Bands& bands, int samples, float* means) {
+  using V = Simd<L>;
   const float share = 1.f / float(bands.height * x.width);
   for (int c = 0; c < x.channels; ++c) {
-    Vec sum{};
-    for (int h = 0; h < x.height; ++h)
-      for (int w = 0; w < x.width; ++w) sum += load(x.at(0, h, c, w));
+    typename V::Vec sum{};
+    for (int h = 0; h < x.rows; ++h)
+      for (int w = 0; w < x.width; ++w) sum += V::load(x.at(h, c, w));
     for (int sample = 0; sample < samples; ++sample) {
       float total = 0;
       for (int band = 0; band < bands.count; ++band) total += sum[sample * bands.count + band];
-      means[sample * x.channels + c] = total * share;
+      means[int64_t(sample) * x.channels + c] = total * share;
     }
   }
 }
 
-// Positive in the lanes for which f(band) holds.
-template <class F>
-Vec lanes_where(const Bands& bands, F f) {
-  Vec mask{};
-  for (int lane = 0; lane < kLanes; ++lane) mask[lane] = f(lane % bands.count) ? 1.f : 0.f;
+// One in the lanes for which f(band) holds, zero in the others.
+template <int L, class F>
+typename Simd<L>::Vec lanes_where(const Bands& bands, F f) {
+  typename Simd<L>::Vec mask{};
+  for (int lane = 0; lane < L; ++lane) mask[lane] = f(lane % bands.count) ? 1.f : 0.f;
   return mask;
 }
 
+template <int L>
+SPARSEOPT_INLINE typename Simd<L>::Vec where(typename Simd<L>::Vec mask, typename Simd<L>::Vec v) {
+  using Vec = typename Simd<L>::Vec;
+  return mask > Vec{} ? v : Vec{};
+}
+
 // Zeros where a band reaches beyond the image: what a convolution has computed there is nobody's.
-inline void clear_beyond(const View& x, const Bands& bands, const Part& part) {
-  for (int h = 0; h < x.height; ++h) {
+template <int L>
+void clear_beyond(const Plane<L>& x, const Bands& bands, const Part& part) {
+  using V = Simd<L>;
+  for (int h = 0; h < x.rows; ++h) {
     if (image_row(bands, x, bands.count - 1, h) >= 0) continue;
-    const Vec inside = lanes_where(bands, [&](int band) { return image_row(bands, x, band, h) >= 0; });
+    const auto inside = lanes_where<L>(bands, [&](int band) { return image_row(bands, x, band, h) >= 0; });
     for (int c = part.first_channel; c < part.last_channel; ++c)
-      for (int w = part.first_column; w < part.last_column; ++w)
-        store(x.at(0, h, c, w), where_positive(inside, load(x.at(0, h, c, w))));
+      for (int w = part.first_column; w < part.last_column; ++w) {
+        float* p = x.at(h, c, w);
+        V::store(p, where<L>(inside, V::load(p)));
+      }
   }
 }
 
 // One halo row from the bands `shift` lanes before (negative: behind). A vector loaded that many floats earlier is the vector of
 // those lanes; what comes along from another column or sample is masked.
-inline void fill_halo_row(const View& x, const Bands& bands, const Part& part, int h, int shift) {
-  const Vec known = lanes_where(bands, [&](int band) { return band - shift >= 0 && band - shift < bands.count; });
+template <int L>
+void fill_halo_row(const Plane<L>& x, const Bands& bands, const Part& part, int h, int shift) {
+  using V = Simd<L>;
+  const auto known = lanes_where<L>(bands, [&](int band) { return band - shift >= 0 && band - shift < bands.count; });
   for (int c = part.first_channel; c < part.last_channel; ++c) {
-    const float* from = x.at(0, h + shift * x.height, c, 0) - shift;
-    float* to = x.at(0, h, c, 0);
-    for (int i = part.first_column * kLanes; i < part.last_column * kLanes; i += kLanes)
-      store(to + i, where_positive(known, load_unaligned(from + i)));
+    const float* from = x.at(h + shift * x.rows, c, 0) - shift;
+    float* to = x.at(h, c, 0);
+    for (int i = part.first_column * L; i < part.last_column * L; i += L)
+      V::store(to + i, where<L>(known, V::load_unaligned(from + i)));
   }
 }
 
-inline void fill_halo(const View& x, const Bands& bands, const Part& part) {
+template <int L>
+void fill_halo(const Plane<L>& x, const Bands& bands, const Part& part) {
   if (bands.count == 1) return;  // the border of zeros is all there is above and below
   for (int i = 0; i < x.border; ++i) {
-    const int shift = 1 + i / x.height;
+    const int shift = 1 + i / x.rows;
     fill_halo_row(x, bands, part, -1 - i, shift);
-    fill_halo_row(x, bands, part, x.height + i, -shift);
+    fill_halo_row(x, bands, part, x.rows + i, -shift);
   }
 }
 

@@ -1,119 +1,169 @@
 // A whole region without gradients: batch norm is folded into the weights, and every layer writes its finished activation.
-// As many samples as fill one vector (see bands.h) run through all layers before the next ones start, so that activations stay
-// in the cache.
+// As many samples as fill one vector (see bands.h) run through all layers before the next ones start.
+//
+// A layer runs in one of many ways (`Way`), which one is fastest depends on its shape and on the machine and is measured: the size of
+// its tiles, and whether it reads its input where it is, or copies what a tile reads of some input channels together first. The
+// latter pays where the input of a tile does not fit the first-level cache: then every weight of the block finds it there.
 #pragma once
 #include <vector>
 
 #include "bands.h"
-#include "conv_tile.h"
-#include "team.h"
+#include "scratch.h"
+#include "tile.h"
 
 namespace sparseopt {
 
-// An activation's place in the arena, with the rows of one band.
-struct Slot {
-  int64_t offset;
-  int channels, height, width, border, rows;
-
-  View view(float* arena) const { return make_view(arena + offset, 1, rows, channels, width, border); }
+// The entries of a weight [out][in][height][width] that are not zero, in the order of memory.
+struct Weights {
+  const int* position;
+  const float* value;
+  int64_t size;
+  int64_t out, in, height, width;
 };
 
 // relu(convolution + bias [+ shortcut])
-struct InferenceLayer {
-  Pattern weights;
+struct Conv {
+  Weights weights;
   const float* bias;
-  int input, output, shortcut;  // slots; shortcut -1: none
-  int stride, shortcut_stride, shortcut_offset;
-  bool relu;
+  int64_t input, output, shortcut;  // slots; shortcut -1: none
+  int64_t stride, padding_rows, padding_columns, shortcut_stride, shortcut_offset, relu;
 };
 
-struct Program {
-  int bands;  // a sample
-  std::vector<Slot> slots;
-  std::vector<InferenceLayer> layers;
+// tile: its number. block: input channels that are copied together; 0: they are read where they are.
+struct Way {
+  int tile = 0, block = 0;
+};
 
-  Bands bands_of(int slot) const { return {bands, slots[slot].height}; }
+// An activation's place in the arena, with the rows of one band.
+struct Slot {
+  int64_t offset, channels, height, width, border, rows;
 
-  // Threads that are worth their waiting for one another, which costs about as much as kWorth multiply-adds of vectors.
-  int largest_team() const {
-    constexpr int64_t kWorth = 20'000;
-    int64_t work = 0;
-    for (const InferenceLayer& layer : layers) {
-      const Slot& y = slots[layer.output];
-      work += int64_t(layer.weights.start[y.channels] - layer.weights.start[0]) * y.rows * y.width;
+  template <int L>
+  Plane<L> plane(float* arena) const {
+    Plane<L> x;
+    x.channels = int(channels), x.rows = int(rows), x.width = int(width), x.border = int(border);
+    x.channel = (width + 2 * border) * L;
+    x.row = x.channel * channels;
+    x.origin = arena + offset + border * (x.row + L);
+    return x;
+  }
+};
+
+// The weights of a layer as its kernel walks them: a list a channel and block.
+struct Lists {
+  std::vector<int> start, offset;
+  std::vector<float> value;
+};
+
+// Lists by (block, output channel); f(in, row, column) is where a weight reads. The order within a list is that of memory.
+template <class F>
+Lists make_lists(const Weights& w, int block, const F& f) {
+  const int64_t blocks = (w.in + block - 1) / block, window = w.height * w.width;
+  Lists lists;
+  lists.start.assign(blocks * w.out + 1, 0);
+  const auto list = [&](int64_t at) { return at / window % w.in / block * w.out + at / (window * w.in); };
+  for (int64_t k = 0; k < w.size; ++k) ++lists.start[list(w.position[k]) + 1];
+  for (size_t i = 1; i < lists.start.size(); ++i) lists.start[i] += lists.start[i - 1];
+  std::vector<int> next(lists.start.begin(), lists.start.end() - 1);
+  lists.offset.resize(w.size), lists.value.resize(w.size);
+  for (int64_t k = 0; k < w.size; ++k) {
+    const int64_t at = w.position[k];
+    const int to = next[list(at)]++;
+    lists.offset[to] = int(f(at / window % w.in, at % window / w.width, at % w.width));
+    lists.value[to] = w.value[k];
+  }
+  return lists;
+}
+
+template <int L>
+class Layer {
+ public:
+  explicit Layer(const Conv& conv) : conv(conv), per_channel_(conv.weights.out + 1, 0) {
+    const int64_t size = conv.weights.in * conv.weights.height * conv.weights.width;
+    for (int64_t k = 0; k < conv.weights.size; ++k) ++per_channel_[conv.weights.position[k] / size + 1];
+    for (size_t i = 1; i < per_channel_.size(); ++i) per_channel_[i] += per_channel_[i - 1];
+  }
+
+  void choose(const Way& way, const Plane<L>& x) {
+    const int S = int(conv.stride);
+    const Weights& w = conv.weights;
+    size_ = kTiles[way.tile];
+    window_rows_ = (size_.rows - 1) * S + int(w.height);
+    window_columns_ = (size_.columns - 1) * S + int(w.width);
+    half_ = (window_columns_ + S - 1) / S;
+    if (way.block == 0) {
+      block_ = 0, kernel_ = conv_kernel<L>(way.tile, S);
+      lists_ = make_lists(w, int(w.in), [&](int64_t in, int64_t row, int64_t column) {
+        return in * x.channel + (row - conv.padding_rows) * x.row + (column - conv.padding_columns) * L;
+      });
+    } else {
+      block_ = way.block, kernel_ = conv_kernel<L>(way.tile, 1);
+      lists_ = make_lists(w, block_, [&](int64_t in, int64_t row, int64_t column) {
+        return ((in % block_ * window_rows_ + row) * S * half_ + column % S * half_ + column / S) * L;
+      });
     }
-    return int(std::max<int64_t>(1, work / (kWorth * std::max<int64_t>(1, layers.size()))));
   }
+
+  // Columns from `part.first_column` on have to begin a tile.
+  Part part(const Plane<L>& y, const Member& member) const {
+    return part_of(y.width, y.channels, size_.columns, member, [&](int c) { return per_channel_[c]; });
+  }
+
+  void run(const Plane<L>& x, const Plane<L>& y, const Plane<L>& shortcut, const Part& part) const {
+    const int S = int(conv.stride), blocks = block_ ? int((conv.weights.in + block_ - 1) / block_) : 1;
+    const int64_t T = conv.shortcut_stride;
+    Tile t;
+    t.offset = lists_.offset.data(), t.value = lists_.value.data(), t.bias = conv.bias;
+    t.first_channel = part.first_channel, t.last_channel = part.last_channel, t.relu = conv.relu != 0;
+    t.y_row = y.row, t.y_channel = y.channel;
+    t.shortcut_row = T * shortcut.row, t.shortcut_channel = shortcut.channel, t.shortcut_column = T * L;
+    t.shortcut_offset = int(conv.shortcut_offset), t.shortcut_channels = shortcut.channels;
+    t.partial = blocks > 1 ? scratch<Use::output_rows>().get<float>(size_t(y.channels) * size_.rows * size_.columns * L) : nullptr;
+    float* copy = block_ ? scratch<Use::input_rows>().get<float>(copied()) : nullptr;
+    t.x_row = block_ ? int64_t(S) * S * half_ * L : S * x.row;
+    for (int h = 0; h < y.rows; h += size_.rows)
+      for (int w = part.first_column; w < part.last_column; w += size_.columns) {
+        t.rows = std::min(size_.rows, y.rows - h), t.columns = std::min(size_.columns, part.last_column - w);
+        t.y = y.at(h, 0, w);
+        t.shortcut = shortcut.origin ? shortcut.at(h * T, 0, w * T) : nullptr;
+        for (int b = 0; b < blocks; ++b) {
+          t.start = lists_.start.data() + int64_t(b) * conv.weights.out;
+          t.first_block = b == 0, t.last_block = b == blocks - 1;
+          t.x = x.at(int64_t(h) * S, 0, int64_t(w) * S);
+          if (block_) copy_window(x, b * block_, h * S, w * S, copy), t.x = copy;
+          kernel_(t);
+        }
+      }
+  }
+
+  const Conv conv;
+
+ private:
+  size_t copied() const { return size_t(block_) * window_rows_ * conv.stride * half_ * L; }
+
+  // What a tile at (h, w) of the input reads of the channels of one block: [channel][row][column mod stride][column / stride][lane].
+  // Rows and columns beyond the border are those of a tile that reaches beyond the image, and are left as they are.
+  void copy_window(const Plane<L>& x, int channel, int h, int w, float* to) const {
+    using V = Simd<L>;
+    const int S = int(conv.stride), top = h - int(conv.padding_rows), left = w - int(conv.padding_columns);
+    const int last = std::min(int(conv.weights.in), channel + block_);
+    const int rows = std::min(window_rows_, x.rows + x.border - top), columns = std::min(window_columns_, x.width + x.border - left);
+    for (int c = channel; c < last; ++c, to += window_rows_ * S * half_ * L)
+      for (int r = 0; r < rows; ++r) {
+        const float* from = x.at(top + r, c, left);
+        float* row = to + r * S * half_ * L;
+        if (S == 1)
+          for (int i = 0; i < columns; ++i) V::store(row + i * L, V::load(from + i * L));
+        else
+          for (int i = 0; i < columns; ++i) V::store(row + (i % 2 * half_ + i / 2) * L, V::load(from + i * L));
+      }
+  }
+
+  TileSize size_{};
+  int block_ = 0, window_rows_ = 0, window_columns_ = 0, half_ = 0;
+  Kernel kernel_ = nullptr;
+  Lists lists_;
+  std::vector<int> per_channel_;  // weights of the channels before
 };
-
-struct LayerViews {
-  View x, y, shortcut;
-
-  LayerViews(const Program& program, const InferenceLayer& layer, float* arena)
-      : x(program.slots[layer.input].view(arena)), y(program.slots[layer.output].view(arena)) {
-    if (layer.shortcut >= 0) shortcut = program.slots[layer.shortcut].view(arena);
-  }
-
-  // What the shortcut adds to output channel o at row h, column w; null where it adds nothing.
-  SPARSEOPT_INLINE const float* shortcut_at(const InferenceLayer& layer, int o, int h, int w) const {
-    const int source = o - layer.shortcut_offset;
-    if (!shortcut.origin || source < 0 || source >= shortcut.channels) return nullptr;
-    return shortcut.at(0, int64_t(h) * layer.shortcut_stride, source, int64_t(w) * layer.shortcut_stride);
-  }
-};
-
-template <int TH, int TW, int S>
-SPARSEOPT_INLINE void inference_tile(const InferenceLayer& layer, const LayerViews& v, const Part& part, int h, int w) {
-  const auto read = [](const float* p, int j) SPARSEOPT_LAMBDA { return load(p + j * S * kLanes); };
-  const auto start = [&](int o) SPARSEOPT_LAMBDA { return layer.bias[o]; };
-  const int64_t shortcut_row = layer.shortcut_stride * v.shortcut.row, shortcut_column = layer.shortcut_stride * kLanes;
-  const auto finish = [&](int o, Vec(&acc)[TH][TW]) SPARSEOPT_LAMBDA {
-    if (const float* add = v.shortcut_at(layer, o, h, w))
-#pragma GCC unroll 8
-      for (int i = 0; i < TH; ++i)
-#pragma GCC unroll 8
-        for (int j = 0; j < TW; ++j) acc[i][j] += load(add + i * shortcut_row + j * shortcut_column);
-    if (layer.relu)
-#pragma GCC unroll 8
-      for (int i = 0; i < TH; ++i)
-#pragma GCC unroll 8
-        for (int j = 0; j < TW; ++j) acc[i][j] = relu(acc[i][j]);
-    float* out = v.y.at(0, h, o, w);
-#pragma GCC unroll 8
-    for (int i = 0; i < TH; ++i)
-#pragma GCC unroll 8
-      for (int j = 0; j < TW; ++j) store(out + i * v.y.row + j * kLanes, acc[i][j]);
-  };
-  convolve_tile<TH, TW>(layer.weights, part.first_channel, part.last_channel, v.x.at(0, int64_t(h) * S, 0, int64_t(w) * S),
-                        S * v.x.row, read, start, finish);
-}
-
-// Columns from w on of TH output rows: full tiles, then narrower ones.
-template <int TH, int TW, int S>
-void inference_columns(const InferenceLayer& layer, const LayerViews& v, const Part& part, int h, int w) {
-  for (; w + TW <= part.last_column; w += TW) inference_tile<TH, TW, S>(layer, v, part, h, w);
-  if constexpr (TW > 1) {
-    if (w < part.last_column) inference_columns<TH, TW / 2, S>(layer, v, part, h, w);
-  }
-}
-
-template <int S>
-void inference_layer(const InferenceLayer& layer, const LayerViews& v, const Part& part) {
-  constexpr int kRows = kRegisters >= 32 ? 4 : 2;
-  int h = 0;
-  for (; h + kRows <= v.y.height; h += kRows) inference_columns<kRows, kColumns, S>(layer, v, part, h, part.first_column);
-  for (; h < v.y.height; ++h) inference_columns<1, 2 * kColumns, S>(layer, v, part, h, part.first_column);
-}
-
-inline void run_layers(const Program& program, float* arena, const Member& member) {
-  for (const InferenceLayer& layer : program.layers) {
-    const LayerViews v(program, layer, arena);
-    const Part part = part_of(v.y, layer.weights.start, member);
-    layer.stride == 1 ? inference_layer<1>(layer, v, part) : inference_layer<2>(layer, v, part);
-    clear_beyond(v.y, program.bands_of(layer.output), part);
-    fill_halo(v.y, program.bands_of(layer.output), part);
-    member.wait();
-  }
-}
 
 }  // namespace sparseopt

@@ -6,6 +6,7 @@
 #include "batch_norm.h"
 #include "conv_backward.h"
 #include "conv_forward.h"
+#include "frozen_chain.h"
 #include "lanes.h"
 #include "linear.h"
 #include "linear_norm.h"
@@ -268,12 +269,48 @@ SPARSEOPT_EXPORT const char* sparseopt_scatter(int64_t threads, int64_t count, c
 }
 
 SPARSEOPT_EXPORT const char* sparseopt_network_new(int64_t threads, const Tables* tables, Network** network) {
-  return guarded(threads, [&] { *network = new Network(*tables); });
+  return guarded(threads, [&] { *network = make_network(*tables).release(); });
 }
 
-SPARSEOPT_EXPORT const char* sparseopt_network_run(int64_t threads, Network* network, int64_t samples,
+SPARSEOPT_EXPORT const char* sparseopt_network_choose(int64_t threads, Network* network, int64_t layer, int64_t tile,
+                                                      int64_t block) {
+  return guarded(threads, [&] { network->choose(layer, {int(tile), int(block)}); });
+}
+
+SPARSEOPT_EXPORT const char* sparseopt_network_time(int64_t threads, const Network* network, int64_t layer, int64_t runs,
+                                                    double* seconds) {
+  return guarded(threads, [&] { *seconds = network->time(layer, runs); });
+}
+
+SPARSEOPT_EXPORT const char* sparseopt_network_run(int64_t threads, const Network* network, int64_t samples,
                                                    const float* const* images, float* const* results) {
   return guarded(threads, [&] { network->run(samples, images, results); });
 }
 
 SPARSEOPT_EXPORT void sparseopt_network_free(Network* network) { delete network; }
+
+SPARSEOPT_EXPORT const char* sparseopt_chain_new(int64_t threads, int64_t lanes, int64_t count, const FrozenLinear* layers,
+                                                 FrozenChain** chain) {
+  return guarded(threads, [&] { *chain = make_chain(lanes, count, layers).release(); });
+}
+
+SPARSEOPT_EXPORT const char* sparseopt_chain_choose(int64_t threads, FrozenChain* chain, int64_t vectors, int64_t block) {
+  return guarded(threads, [&] { chain->choose(vectors, block); });
+}
+
+SPARSEOPT_EXPORT const char* sparseopt_chain_run(int64_t threads, const FrozenChain* chain, int64_t samples, const float* x,
+                                                 float* y) {
+  return guarded(threads, [&] { chain->run(samples, x, y); });
+}
+
+SPARSEOPT_EXPORT void sparseopt_chain_free(FrozenChain* chain) { delete chain; }
+
+// The sizes of tile number `tile`, and whether there is a kernel for it that reads its input where it is, at strides 1 and 2.
+// Returns whether there are as many tiles.
+SPARSEOPT_EXPORT int64_t sparseopt_tile(int64_t lanes, int64_t tile, int64_t* rows, int64_t* columns, int64_t* kernels) {
+  if (tile < 0 || tile >= kTileCount) return 0;
+  *rows = kTiles[tile].rows, *columns = kTiles[tile].columns;
+  const auto kernel = lanes == 4 ? conv_kernel<4> : lanes == 8 ? conv_kernel<8> : conv_kernel<16>;
+  for (int stride = 1; stride <= 2; ++stride) kernels[stride - 1] = kernel(int(tile), stride) != nullptr;
+  return 1;
+}

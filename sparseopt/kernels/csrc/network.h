@@ -1,131 +1,191 @@
 // A frozen region as an object that Python keeps: built once from tables, called with images alone, because for a single sample
-// the time to hand over arguments counts.
+// the time to hand over arguments counts. Any number of threads may call it at once.
 #pragma once
-#include <mutex>
+#include <ctime>
+#include <memory>
 
+#include "arenas.h"
 #include "inference.h"
-#include "parallel.h"
 
 namespace sparseopt {
 
 // What leaves the region: an image, a mean over all positions, or a linear layer of that mean.
 struct Output {
-  int slot;
-  bool mean;
-  const float *weight, *bias;  // weight [channel][feature]; null: no linear layer
-  int64_t features;
+  int64_t slot, mean;
+  Weights weights;    // of the linear layer; out is 0 if there is none
+  const float* bias;
 
   // Floats of one sample.
   int64_t size(const Slot& from) const {
-    if (weight) return features;
-    return mean ? from.channels : int64_t(from.channels) * from.height * from.width;
-  }
-
-  void write(const View& x, const Bands& bands, int samples, float* to) const {
-    if (!mean) return write_images(x, bands, samples, to);
-    if (!weight) return write_means(x, bands, samples, to);
-    float* means = scratch<Use::means>().get<float>(size_t(samples) * x.channels);
-    write_means(x, bands, samples, means);
-    for (int sample = 0; sample < samples; ++sample)
-      write_linear(means + sample * x.channels, x.channels, to + sample * features);
-  }
-
- private:
-  void write_linear(const float* x, int channels, float* y) const {
-    std::copy_n(bias, features, y);
-    const float* w = weight;
-    for (int c = 0; c < channels; ++c, w += features)
-      for (int64_t i = 0; i < features; ++i) y[i] += w[i] * x[c];
+    if (weights.out) return weights.out;
+    return mean ? from.channels : from.channels * from.height * from.width;
   }
 };
 
-// slots [slot][offset, channels, height, width, border, rows]; layers [layer][input, output, shortcut, stride, shortcut's stride and
-// offset, relu, its first list, its first bias]; all layers' weights are one list; outputs as above.
 struct Tables {
-  int64_t bands, floats;  // of an arena
+  int64_t lanes, bands;
+  int64_t floats;  // of an arena
   int64_t slot_count, layer_count, input_count, output_count;
-  const int64_t *slots, *layers;
-  Pattern weights;
-  const float* bias;
+  const Slot* slots;
+  const Conv* layers;
   const int64_t* inputs;  // slots
   const Output* outputs;
 };
 
-// Keeps no copy of the lists and weights it is made from.
+// Seconds that the calling thread has computed: on a busy machine, the clock on the wall measures the others.
+inline double seconds_computed() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+// Keeps no copy of the weights it is made from.
 class Network {
  public:
-  explicit Network(const Tables& t)
-      : program_{int(t.bands), {}, {}}, floats_(t.floats), inputs_(t.inputs, t.inputs + t.input_count),
-        outputs_(t.outputs, t.outputs + t.output_count) {
-    for (int64_t i = 0; i < t.slot_count; ++i) {
-      const int64_t* s = t.slots + 6 * i;
-      program_.slots.push_back({s[0], int(s[1]), int(s[2]), int(s[3]), int(s[4]), int(s[5])});
-    }
-    for (int64_t i = 0; i < t.layer_count; ++i) {
-      const int64_t* f = t.layers + 9 * i;
-      program_.layers.push_back({{t.weights.start + f[7], t.weights.offset, t.weights.value, t.weights.size}, t.bias + f[8],
-                                 int(f[0]), int(f[1]), int(f[2]), int(f[3]), int(f[4]), int(f[5]), f[6] != 0});
-    }
-    largest_team_ = program_.largest_team();
+  virtual ~Network() = default;
+  virtual void choose(int64_t layer, const Way& way) = 0;
+  // The shortest of several runs of one layer, in seconds, on one thread.
+  virtual double time(int64_t layer, int64_t runs) const = 0;
+  // images [input][sample][channel][row][column] -> results, one an output
+  virtual void run(int64_t samples, const float* const* images, float* const* results) const = 0;
+};
+
+template <int L>
+class NetworkOf : public Network {
+ public:
+  explicit NetworkOf(const Tables& t)
+      : bands_(int(t.bands)), floats_(t.floats), slots_(t.slots, t.slots + t.slot_count),
+        inputs_(t.inputs, t.inputs + t.input_count), outputs_(t.outputs, t.outputs + t.output_count), owner_(arenas().new_owner()) {
+    for (int64_t i = 0; i < t.layer_count; ++i) layers_.emplace_back(t.layers[i]);
+    for (size_t i = 0; i < layers_.size(); ++i) choose(i, Way{});
+    for (const Output& each : outputs_)
+      heads_.push_back(each.weights.out ? make_lists(each.weights, int(each.weights.in), [](int64_t in, int64_t, int64_t) { return in; })
+                                        : Lists{});
+    slack_ = slack();
+    team_ = largest_team();
   }
 
-  // images [input][sample][channel][row][column] -> results, one an output
-  void run(int64_t samples, const float* const* images, float* const* results) {
-    const std::lock_guard<std::mutex> one_caller(arenas_in_use_);
-    const int64_t together = kLanes / program_.bands, groups = (samples + together - 1) / together, threads = num_threads();
-    float* arenas = zeroed_arenas(threads);
-    const auto run_group = [&](int64_t group, int arena, const Member& member) {
+  ~NetworkOf() override { arenas().forget(owner_); }
+
+  void choose(int64_t layer, const Way& way) override { layers_[layer].choose(way, plane(layers_[layer].conv.input, nullptr)); }
+
+  double time(int64_t layer, int64_t runs) const override {
+    const Arenas::Lease arena = lease();
+    double best = 1e9;
+    for (int64_t i = 0; i < runs; ++i) {
+      const double start = seconds_computed();
+      run_layer(layers_[layer], arena.get(), Member{});
+      best = std::min(best, seconds_computed() - start);
+    }
+    return best;
+  }
+
+  void run(int64_t samples, const float* const* images, float* const* results) const override {
+    const int64_t together = L / bands_, groups = (samples + together - 1) / together, threads = num_threads();
+    const auto run_group = [&](int64_t group, float* arena, const Member& member) {
       const int64_t first = group * together;
-      run_together(images, first, int(std::min(together, samples - first)), arenas + arena * floats_, results, member);
+      run_together(images, first, int(std::min(together, samples - first)), arena, results, member);
     };
     if (4 * groups <= 3 * threads) {  // too few to go round: all threads on one group after the other
-      const int team = int(std::min<int64_t>(threads, largest_team_));
+      const Arenas::Lease arena = lease();
       for (int64_t group = 0; group < groups; ++group)
-        as_team(team, [&](const Member& member) { run_group(group, 0, member); });
+        as_team(int(std::min<int64_t>(threads, team_)), [&](const Member& member) { run_group(group, arena.get(), member); });
     } else {
       parallel_for(0, groups, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t group = begin; group < end; ++group) run_group(group, thread_num(), Member{});
+        const Arenas::Lease arena = lease();
+        for (int64_t group = begin; group < end; ++group) run_group(group, arena.get(), Member{});
       });
     }
   }
 
  private:
-  // One a thread. Borders stay zero from run to run.
-  float* zeroed_arenas(int64_t threads) {
-    float* arenas = arenas_.get<float>(size_t(threads * floats_));
-    if (threads > zeroed_) std::fill_n(arenas, threads * floats_, 0.f), zeroed_ = threads;
-    return arenas;
+  Arenas::Lease lease() const { return Arenas::Lease(arenas(), owner_, size_t(floats_ + 2 * slack_)); }
+  Plane<L> plane(int64_t slot, float* arena) const {
+    return slot < 0 ? Plane<L>{} : slots_[slot].template plane<L>(arena ? arena + slack_ : nullptr);
+  }
+  Bands bands_of(int64_t slot) const { return {bands_, int(slots_[slot].height)}; }
+
+  // Floats around the slots: a tile that reaches beyond its image reads what is there, to no effect.
+  int64_t slack() const {
+    int64_t most = 0, largest_tile = 0;
+    for (const TileSize& each : kTiles) largest_tile = std::max<int64_t>({largest_tile, each.rows, each.columns});
+    for (const Layer<L>& each : layers_) {
+      const Plane<L> x = plane(each.conv.input, nullptr);
+      most = std::max(most, (largest_tile * each.conv.stride + each.conv.weights.height) * x.row);
+    }
+    return (most + 15) / 16 * 16;
+  }
+
+  // Threads that are worth their waiting for one another, which costs about as much as kWorth multiply-adds of vectors.
+  int largest_team() const {
+    constexpr int64_t kWorth = 20'000;
+    int64_t work = 0;
+    for (const Layer<L>& each : layers_) {
+      const Slot& y = slots_[each.conv.output];
+      work += each.conv.weights.size * y.rows * y.width;
+    }
+    return int(std::max<int64_t>(1, work / (kWorth * std::max<int64_t>(1, layers_.size()))));
+  }
+
+  void run_layer(const Layer<L>& layer, float* arena, const Member& member) const {
+    const Conv& conv = layer.conv;
+    const Plane<L> y = plane(conv.output, arena);
+    const Part part = layer.part(y, member);
+    layer.run(plane(conv.input, arena), y, plane(conv.shortcut, arena), part);
+    clear_beyond(y, bands_of(conv.output), part);
+    fill_halo(y, bands_of(conv.output), part);
   }
 
   void run_together(const float* const* images, int64_t first, int samples, float* arena, float* const* results,
                     const Member& member) const {
     if (member.number == 0) {
       for (size_t i = 0; i < inputs_.size(); ++i) {
-        const Slot& slot = program_.slots[inputs_[i]];
-        const View x = slot.view(arena);
-        const Bands bands = program_.bands_of(inputs_[i]);
-        read_images(images[i] + first * slot.channels * slot.height * slot.width, samples, bands, x);
-        fill_halo(x, bands, whole(x));
+        const Slot& slot = slots_[inputs_[i]];
+        const Plane<L> x = plane(inputs_[i], arena);
+        read_images(images[i] + first * slot.channels * slot.height * slot.width, samples, bands_of(inputs_[i]), x);
+        fill_halo(x, bands_of(inputs_[i]), x.whole());
       }
     }
     member.wait();
-    run_layers(program_, arena, member);
+    for (const Layer<L>& layer : layers_) {
+      run_layer(layer, arena, member);
+      member.wait();
+    }
     if (member.number > 0) return;
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      const int slot = outputs_[i].slot;
-      outputs_[i].write(program_.slots[slot].view(arena), program_.bands_of(slot), samples,
-                        results[i] + first * outputs_[i].size(program_.slots[slot]));
+      const Slot& slot = slots_[outputs_[i].slot];
+      write(i, plane(outputs_[i].slot, arena), bands_of(outputs_[i].slot), samples, results[i] + first * outputs_[i].size(slot));
     }
   }
 
-  Program program_;
-  int64_t floats_;  // of one thread's arena
-  int largest_team_;
+  void write(size_t index, const Plane<L>& x, const Bands& bands, int samples, float* to) const {
+    const Output& output = outputs_[index];
+    if (!output.mean) return write_images(x, bands, samples, to);
+    if (!output.weights.out) return write_means(x, bands, samples, to);
+    float* means = scratch<Use::means>().get<float>(size_t(samples) * x.channels);
+    write_means(x, bands, samples, means);
+    const Lists& head = heads_[index];
+    const int features = int(output.weights.out);
+    for (int sample = 0; sample < samples; ++sample)
+      linear_single(head.start.data(), head.offset.data(), head.value.data(), output.bias, 0, features, false,
+                    means + int64_t(sample) * x.channels, to + int64_t(sample) * features);
+  }
+
+  int bands_;
+  int64_t floats_, slack_ = 0;
+  std::vector<Slot> slots_;
+  std::vector<Layer<L>> layers_;
   std::vector<int64_t> inputs_;  // slots
   std::vector<Output> outputs_;
-  Scratch arenas_;  // [thread][floats]
-  int64_t zeroed_ = 0;
-  std::mutex arenas_in_use_;
+  std::vector<Lists> heads_;  // one an output
+  int team_ = 1;
+  uint64_t owner_;
 };
+
+inline std::unique_ptr<Network> make_network(const Tables& t) {
+  if (t.lanes == 4) return std::make_unique<NetworkOf<4>>(t);
+  if (t.lanes == 8) return std::make_unique<NetworkOf<8>>(t);
+  return std::make_unique<NetworkOf<16>>(t);
+}
 
 }  // namespace sparseopt

@@ -2,7 +2,6 @@
 #pragma once
 #include <algorithm>
 
-#include "layout.h"
 #include "parallel.h"
 
 namespace sparseopt {
@@ -29,24 +28,31 @@ struct Part {
   int first_column, last_column, first_channel, last_channel;
 };
 
-inline Part whole(const View& y) { return {0, y.width, 0, y.channels}; }
+// The first channel of a member, so that all have as many weights; `count`: weights of the channels below c are count(c).
+template <class F>
+int first_channel(int channels, const Member& member, int number, const F& count) {
+  if (number >= member.of) return channels;
+  const int64_t wanted = int64_t(count(channels)) * number / member.of;
+  int low = 0, high = channels;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    count(middle) < wanted ? low = middle + 1 : high = middle;
+  }
+  return low;
+}
 
-constexpr int kColumns = 4;  // of a tile
-
-// Columns where there are enough of them: what a member reads in the next layer is then mostly its own. Else channels, so that
-// all have as many weights; `start` are the layer's lists.
-inline Part part_of(const View& y, const int* start, const Member& member) {
-  Part part = whole(y);
-  if (y.width >= 2 * kColumns * member.of) {
-    const int tiles = (y.width + kColumns - 1) / kColumns;
-    const auto column = [&](int number) { return std::min(y.width, tiles * number / member.of * kColumns); };
+// Columns where there are enough tiles of them: what a member reads in the next layer is then mostly its own. Else channels.
+template <class F>
+Part part_of(int width, int channels, int tile, const Member& member, const F& count) {
+  Part part{0, width, 0, channels};
+  if (member.of == 1) return part;
+  const int tiles = (width + tile - 1) / tile;
+  if (tiles >= 2 * member.of) {
+    const auto column = [&](int number) { return std::min(width, tiles * number / member.of * tile); };
     part.first_column = column(member.number), part.last_column = column(member.number + 1);
   } else {
-    const auto channel = [&](int number) {
-      const int weights = int(int64_t(start[y.channels] - start[0]) * number / member.of);
-      return number == member.of ? y.channels : int(std::lower_bound(start, start + y.channels, start[0] + weights) - start);
-    };
-    part.first_channel = channel(member.number), part.last_channel = channel(member.number + 1);
+    part.first_channel = first_channel(channels, member, member.number, count);
+    part.last_channel = first_channel(channels, member, member.number + 1, count);
   }
   return part;
 }

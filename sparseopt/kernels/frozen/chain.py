@@ -1,48 +1,46 @@
-"""A frozen chain of linear layers, on samples in tiles (see `csrc/linear.h`)."""
+"""A frozen chain of linear layers (see `csrc/frozen_chain.h`)."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.description import Linears
-from sparseopt.kernels.native import pattern
+from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.memory import floats
-
-SAMPLES = 1024  # a share of the batch: memory does not grow with the batch
+from sparseopt.kernels.native.interface import FrozenLinear
+from sparseopt.kernels.native.network import Chain, weights
 
 
 class FrozenChain(nn.Module):
     def __init__(self, linears: Linears) -> None:
         super().__init__()
         self.content = linears
-        self._ops = operators()
-        steps = linears.steps
-        lists = [pattern.linear_forward(step.weight.mask()) for step in steps]
-        self._tables = (
-            [step.weight.values for step in steps],
-            [each.start for each in lists],
-            [each.offset for each in lists],
-            [int(step.relu) for step in steps],
-            [step.bias for step in steps],
-        )
-        self._features = [steps[0].weight.shape[1], *(step.weight.shape[0] for step in steps)]
+        self._features = linears.steps[0].weight.shape[1]
+        lanes = operators().lanes()
+        self._single, self._several = self.make(lanes, 0, 0), self.make(lanes, 4, 256)
+
+    def make(self, lanes: int, vectors: int, block: int) -> Chain:
+        """So many vectors of samples at a time, 0: single samples; the weights of `block` features after one another."""
+        steps = self.content.steps
+        layers = [
+            FrozenLinear(
+                weights(step.weight.position, step.weight.values, step.weight.shape),
+                address(step.bias, FLOAT, step.weight.shape[0]),
+                int(step.relu),
+            )
+            for step in steps
+        ]
+        kept = [each for step in steps for each in (step.weight.position, step.weight.values, step.bias)]
+        chain = operators().chain(lanes, layers, kept)
+        chain.choose(vectors, block)
+        return chain
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
-        if x.shape[-1] != self._features[0] or (self.content.flat and x.dim() != 2):
-            shape = f"(N, {self._features[0]})" if self.content.flat else f"(..., {self._features[0]})"
+        if x.shape[-1] != self._features or (self.content.flat and x.dim() != 2):
+            shape = f"(N, {self._features})" if self.content.flat else f"(..., {self._features})"
             raise RuntimeError(f"expected features of shape {shape}, got {tuple(x.shape)}")
         flat = x.float().reshape(-1, x.shape[-1]).contiguous()
-        y = floats(len(flat), self._features[-1])
-        for first in range(0, len(flat), SAMPLES):
-            self._run(flat[first : first + SAMPLES], y[first : first + SAMPLES])
+        y = (self._single if len(flat) < 4 else self._several).run(flat)
         return (y.view(*x.shape[:-1], y.shape[-1]),)
-
-    def _run(self, x: Tensor, y: Tensor) -> None:
-        lanes = self._ops.lanes()
-        tiles = [floats(-(-len(x) // lanes), 1, features, 1, lanes) for features in self._features]
-        self._ops.tile_samples(x, tiles[0])
-        self._ops.chain_forward(*self._tables, tiles)
-        self._ops.untile_samples(tiles[-1], y)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FrozenChain":
         return FrozenChain(self.content)

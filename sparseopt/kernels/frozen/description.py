@@ -81,7 +81,7 @@ class Head:
     """A linear layer that reads a mean."""
 
     name: str
-    weight: Tensor
+    weight: SparseWeight
     bias: Tensor
 
 

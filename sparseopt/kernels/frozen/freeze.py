@@ -94,7 +94,7 @@ def _head(module: nn.Linear | None, names: Mapping[nn.Module, str]) -> Head | No
     if module is None:
         return None
     bias = zeros(module.out_features) if module.bias is None else module.bias.detach()
-    return Head(names[module], module.weight.detach(), bias)
+    return Head(names[module], SparseWeight.of(module.weight), bias)
 
 
 @torch.no_grad()

@@ -1,20 +1,28 @@
-"""A frozen region for one size of images: what every layer reads and writes, as the tables its kernel takes."""
+"""A frozen region for one size of images and one layout: what every layer reads and writes, as the tables its kernel takes."""
 
 from collections.abc import Iterable
-from functools import cached_property
+from dataclasses import dataclass
 
-import torch
+from torch import Tensor
 
 from sparseopt.kernels.conv.run import check_sum
 from sparseopt.kernels.frozen.bands import Extent, Extents, band_rows, halo
-from sparseopt.kernels.frozen.description import Convs, ConvStep, End, Head
-from sparseopt.kernels.native import pattern
+from sparseopt.kernels.frozen.description import Convs, ConvStep, End, SparseWeight
+from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.buffers import Shape
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.memory import integers
-from sparseopt.kernels.native.network import Network
+from sparseopt.kernels.native.interface import FrozenConv, Output, Slot, Weights
+from sparseopt.kernels.native.network import weights
 
 ALIGN = 16  # floats: a cache line
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Vectors of `lanes` floats, `bands` of them a sample (see `csrc/bands.h`)."""
+
+    lanes: int
+    bands: int
 
 
 def extents_of(convs: Convs, sizes: Iterable[tuple[int, int]]) -> list[Extent]:
@@ -23,6 +31,11 @@ def extents_of(convs: Convs, sizes: Iterable[tuple[int, int]]) -> list[Extent]:
     for step in convs.steps:
         source = found[step.input]
         made = Extent(step.channels, *step.size(source.height, source.width), source.scale * step.stride)
+        if min(made.height, made.width) < 1:
+            raise RuntimeError(
+                f"images of {source.height} x {source.width} are smaller than the kernel of {step.name!r}, "
+                f"{step.weight.shape[2]} x {step.weight.shape[3]} with a padding of {step.padding}"
+            )
         found.append(made)
         if step.shortcut is not None:
             added = found[step.shortcut]
@@ -41,82 +54,71 @@ def in_step(extents: Extents, steps: Iterable[ConvStep]) -> bool:
 
 
 class Program:
-    """The tables of a region's layers and of the arena's slots, which hold the values.
+    """The library's form of a region, `network`, and the sizes that its layers run with.
 
-    Slots are used again when nothing reads them any more, by values of the same shape alone, so that borders stay zero.
+    Values live in slots of an arena. Slots are used again when nothing reads them any more, by values of the same shape alone, so
+    that borders stay zero.
     """
 
-    def __init__(self, convs: Convs, extents: Extents, bands: int, lanes: int) -> None:
-        self.extents, self.bands, self.lanes = extents, bands, lanes
-        steps = convs.steps
-        self._rows = band_rows(extents, bands)
-        self._border = [halo(_readers(steps, value), bands) for value in range(len(extents))]
-        self._table: list[tuple[int, int, int, int, int, int]] = []
+    def __init__(self, convs: Convs, extents: Extents, layout: Layout) -> None:
+        self.extents, self.layout = extents, layout
+        self.rows = band_rows(extents, layout.bands)
+        self._border = [halo(_readers(convs.steps, value), layout.bands) for value in range(len(extents))]
+        self._slots: list[Slot] = []
         self._free: dict[tuple[int, ...], list[int]] = {}
         self._slot: dict[int, int] = {}
         self._floats = 0
+        self._kept: list[Tensor] = []
         for value in range(len(convs.inputs)):
             self._take(value)
-        layers, patterns = self._lay_out(convs)
-        heads = [end.head for end in convs.ends if end.head is not None]
-        # In the order of the kernel's arguments, see `csrc/network.h`.
-        self._tables = (
-            bands,
-            self._floats,
-            integers(self._table),
-            integers(layers),
-            torch.cat([each.start + first for each, first in _numbered(patterns)]).int(),
-            torch.cat([each.offset for each in patterns]),
-            torch.cat([step.weight.values for step in steps]),
-            torch.cat([step.bias for step in steps]),
-            integers([self._slot[value] for value in range(len(convs.inputs))]),
-            integers([self._end(end, heads) for end in convs.ends]),
-            [tensor for head in heads for tensor in (head.weight.t().contiguous(), head.bias)],
+        layers = self._lay_out(convs)
+        inputs = [self._slot[value] for value in range(len(convs.inputs))]
+        ends = [self._end(end) for end in convs.ends]
+        self.network = operators().network(
+            *(layout.lanes, layout.bands, self._floats, self._slots, layers, inputs, ends, self._kept)
         )
 
-    @cached_property
-    def network(self) -> Network:
-        """The kernel's own form of the program."""
-        return operators().network(*self._tables)
-
-    def _end(self, end: End, heads: list[Head]) -> tuple[int, int, int]:
-        """Of an output: its slot, whether it is a mean, and which linear layer follows, if any."""
-        return self._slot[end.value], int(end.pooled), -1 if end.head is None else heads.index(end.head)
-
-    def _lay_out(self, convs: Convs) -> tuple[list[list[int]], list[pattern.Pattern]]:
-        """The table of the layers and their index lists; gives every value its slot, as long as it is needed."""
-        layers: list[list[int]] = []
-        patterns: list[pattern.Pattern] = []
+    def _lay_out(self, convs: Convs) -> list[FrozenConv]:
+        """The layers; gives every value its slot, as long as it is needed."""
+        layers: list[FrozenConv] = []
         left = _uses(convs)
-        starts = biases = 0
         for step in convs.steps:
-            patterns.append(self._pattern(step))
             self._take(step.output)
-            layers.append([*self._fields(step), starts, biases])
-            starts, biases = starts + step.channels + 1, biases + step.channels
+            layers.append(self._layer(step))
             for value in (step.input, step.shortcut):
                 if value is not None:
                     left[value] -= 1
                     if not left[value]:
                         self._give(value)
-        return layers, patterns
+        return layers
 
-    def _pattern(self, step: ConvStep) -> pattern.Pattern:
-        source = self.extents[step.input]
-        read = pattern.geometry(source.channels, source.width, self._border[step.input], self.lanes)
-        return pattern.conv_forward(step.weight.mask(), step.padding, read)
-
-    def _fields(self, step: ConvStep) -> list[int]:
-        """One layer, as the kernel reads it."""
+    def _layer(self, step: ConvStep) -> FrozenConv:
         shortcut = -1 if step.shortcut is None else self._slot[step.shortcut]
-        return [
+        return FrozenConv(
+            *(self._weights(step.weight), self._bias(step.bias, step.channels)),
             *(self._slot[step.input], self._slot[step.output], shortcut),
-            *(step.stride, step.shortcut_stride, step.shortcut_offset, int(step.relu)),
-        ]
+            *(step.stride, *step.padding, step.shortcut_stride, step.shortcut_offset, int(step.relu)),
+        )
+
+    def _end(self, end: End) -> Output:
+        """Of an output: its slot, whether it is a mean, and which linear layer follows, if any."""
+        slot = self._slot[end.value]
+        if end.head is None:
+            return Output(slot, int(end.pooled), Weights(), None)
+        weight = self._weights(end.head.weight)
+        return Output(slot, 1, weight, self._bias(end.head.bias, weight.out))
+
+    def _weights(self, weight: SparseWeight) -> Weights:
+        self._kept += [weight.position, weight.values]
+        return weights(weight.position, weight.values, weight.shape)
+
+    def _bias(self, bias: Tensor, channels: int) -> int:
+        self._kept.append(bias)
+        return address(bias, FLOAT, channels)
 
     def _shape(self, value: int) -> tuple[int, ...]:
         extent = self.extents[value]
-        return (*_image(extent), self._border[value], self._rows[value])
+        return (extent.channels, extent.height, extent.width, self._border[value], self.rows[value])
 
     def _take(self, value: int) -> None:
         shape = self._shape(value)
@@ -124,29 +126,17 @@ class Program:
         self._slot[value] = free.pop() if free else self._new_slot(*shape)
 
     def _new_slot(self, channels: int, height: int, width: int, border: int, rows: int) -> int:
-        self._table.append((self._floats, channels, height, width, border, rows))
-        size = channels * (rows + 2 * border) * (width + 2 * border) * self.lanes
+        self._slots.append(Slot(self._floats, channels, height, width, border, rows))
+        size = channels * (rows + 2 * border) * (width + 2 * border) * self.layout.lanes
         self._floats += -(-size // ALIGN) * ALIGN
-        return len(self._table) - 1
+        return len(self._slots) - 1
 
     def _give(self, value: int) -> None:
         self._free[self._shape(value)].append(self._slot[value])
 
 
-def _image(extent: Extent) -> tuple[int, int, int]:
-    return (extent.channels, extent.height, extent.width)
-
-
 def _readers(steps: Iterable[ConvStep], value: int) -> list[ConvStep]:
     return [step for step in steps if step.input == value]
-
-
-def _numbered(patterns: Iterable[pattern.Pattern]) -> Iterable[tuple[pattern.Pattern, int]]:
-    """Every layer's lists, and how many weights the layers before it have."""
-    first = 0
-    for each in patterns:
-        yield each, first
-        first += len(each.offset)
 
 
 def _uses(convs: Convs) -> list[int]:

@@ -90,35 +90,79 @@ class Copy(Structure):
     )
 
 
+class Weights(Structure):
+    """The entries of a weight that are not zero, in the order of memory."""
+
+    _fields_ = (
+        ("position", Address),
+        ("value", Address),
+        ("size", Integer),
+        ("out", Integer),
+        ("into", Integer),
+        ("height", Integer),
+        ("width", Integer),
+    )
+
+
+class FrozenConv(Structure):
+    """A convolution of a frozen region, see `csrc/inference.h`."""
+
+    _fields_ = (
+        ("weights", Weights),
+        ("bias", Address),
+        ("input", Integer),
+        ("output", Integer),
+        ("shortcut", Integer),
+        ("stride", Integer),
+        ("padding_rows", Integer),
+        ("padding_columns", Integer),
+        ("shortcut_stride", Integer),
+        ("shortcut_offset", Integer),
+        ("relu", Integer),
+    )
+
+
+class Slot(Structure):
+    """Where a value of a frozen region is in the arena."""
+
+    _fields_ = (
+        ("offset", Integer),
+        ("channels", Integer),
+        ("height", Integer),
+        ("width", Integer),
+        ("border", Integer),
+        ("rows", Integer),
+    )
+
+
 class Output(Structure):
     """What leaves a frozen region: an image, a mean over all positions, or a linear layer of that mean."""
 
-    _fields_ = (
-        ("slot", ctypes.c_int),
-        ("mean", ctypes.c_bool),
-        ("weight", Address),
-        ("bias", Address),
-        ("features", Integer),
-    )
+    _fields_ = (("slot", Integer), ("mean", Integer), ("weights", Weights), ("bias", Address))
 
 
 class Tables(Structure):
     """A frozen region, see `csrc/network.h`."""
 
     _fields_ = (
+        ("lanes", Integer),
         ("bands", Integer),
         ("floats", Integer),
         ("slot_count", Integer),
         ("layer_count", Integer),
         ("input_count", Integer),
         ("output_count", Integer),
-        ("slots", Address),
-        ("layers", Address),
-        ("weights", Pattern),
-        ("bias", Address),
-        ("inputs", Address),
+        ("slots", POINTER(Slot)),
+        ("layers", POINTER(FrozenConv)),
+        ("inputs", POINTER(Integer)),
         ("outputs", POINTER(Output)),
     )
+
+
+class FrozenLinear(Structure):
+    """A layer of a frozen chain, see `csrc/frozen_chain.h`."""
+
+    _fields_ = (("weights", Weights), ("bias", Address), ("relu", Integer))
 
 
 AnImage = POINTER(Image)
@@ -157,7 +201,12 @@ FUNCTIONS = {
     "nonzeros": (Address, Integer, POINTER(Integer)),
     "scatter": (Integer, POINTER(Copy)),
     "network_new": (POINTER(Tables), POINTER(Address)),
+    "network_choose": (Address, Integer, Integer, Integer),
+    "network_time": (Address, Integer, Integer, POINTER(Real)),
     "network_run": (Address, Integer, POINTER(Address), POINTER(Address)),
+    "chain_new": (Integer, Integer, POINTER(FrozenLinear), POINTER(Address)),
+    "chain_choose": (Address, Integer, Integer),
+    "chain_run": (Address, Integer, Address, Address),
 }
 
 
@@ -169,4 +218,9 @@ def declare(library: ctypes.CDLL) -> None:
         setattr(library, f"sparseopt_{name}", function)
     library.sparseopt_lanes.argtypes, library.sparseopt_lanes.restype = (), Integer
     library.sparseopt_use.argtypes, library.sparseopt_use.restype = (Address,), None
-    library.sparseopt_network_free.argtypes, library.sparseopt_network_free.restype = (Address,), None
+    for name in ("sparseopt_network_free", "sparseopt_chain_free"):
+        function = library[name]
+        function.argtypes, function.restype = (Address,), None
+        setattr(library, name, function)
+    library.sparseopt_tile.argtypes = (Integer, Integer, *[POINTER(Integer)] * 3)
+    library.sparseopt_tile.restype = Integer

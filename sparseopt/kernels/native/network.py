@@ -1,52 +1,123 @@
-"""A frozen region as the library keeps it: built once from tables, called with images alone."""
+"""Frozen parts of a network as the library keeps them: built once from tables, called with data alone, by any thread.
+
+The library trusts what it is given. What could make it read beyond a tensor is checked here: entries of a weight against its
+shape, the shapes of layers against one another, and every input.
+"""
 
 import ctypes
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sparseopt.kernels.native.arguments import FLOAT, LONG, SHORT, address, addresses, require
-from sparseopt.kernels.native.interface import Address, Output, Pattern, Tables
+from sparseopt.kernels.native.arguments import FLOAT, SHORT, address, addresses, require
+from sparseopt.kernels.native.interface import (
+    Address,
+    FrozenConv,
+    FrozenLinear,
+    Integer,
+    Output,
+    Real,
+    Slot,
+    Tables,
+    Weights,
+)
 from sparseopt.kernels.native.memory import CPU
 
-SLOT = 6  # numbers of a slot: offset, channels, height, width, border, rows
-LAYER = 9  # numbers of a layer, see `csrc/network.h`
+
+@dataclass(frozen=True)
+class TileSize:
+    """Output vectors that are computed together; `direct`: the strides at which the input can be read where it is."""
+
+    number: int
+    rows: int
+    columns: int
+    direct: tuple[int, ...]
+
+    @property
+    def vectors(self) -> int:
+        return self.rows * self.columns
 
 
-class Network:
-    """`ends`: of every output its slot, whether it is a mean, and which pair of `linear` (weight, bias) follows, or -1."""
+def tiles(library: ctypes.CDLL, lanes: int) -> list[TileSize]:
+    """The tiles the library has kernels for."""
+    found, rows, columns, kernels = [], Integer(), Integer(), (Integer * 2)()
+    while library.sparseopt_tile(lanes, len(found), rows, columns, kernels):
+        direct = tuple(stride for stride, there in zip((1, 2), kernels, strict=True) if there)
+        found.append(TileSize(len(found), rows.value, columns.value, direct))
+    return [each for each in found if each.direct]
+
+
+def weights(position: Tensor, values: Tensor, shape: Sequence[int]) -> Weights:
+    """The entries of a weight [out, in] or [out, in, height, width] that are not zero; `position` must increase."""
+    size = values.numel()
+    sizes = (*shape, 1, 1)[:4]
+    require(torch.Size(sizes).numel() < 2**31 and min(sizes) > 0, "a weight too large, or without entries")
+    if size:
+        steps = position[1:] > position[:-1]
+        inside = int(position[0]) >= 0 and int(position[-1]) < torch.Size(sizes).numel()
+        require(inside and bool(steps.all()), "entries of a weight in order, inside its shape")
+    return Weights(address(position, SHORT, size), address(values, FLOAT, size), size, *sizes)
+
+
+class _Handle:
+    """Something the library has made, until nobody needs it."""
+
+    kind = ""
+
+    def __init__(self, library: ctypes.CDLL, kept: Sequence[Tensor]) -> None:
+        self._library, self._handle = library, Address()
+        self._kept = tuple(kept)  # the library points into them
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function = getattr(self._library, f"sparseopt_{self.kind}_{name}")
+        error = function(torch.get_num_threads(), *arguments)
+        if error is not None:
+            raise MemoryError(f"the sparse kernels failed: {error.decode()}")
+
+    def __del__(self) -> None:
+        if self._handle:
+            getattr(self._library, f"sparseopt_{self.kind}_free")(self._handle)
+
+
+class Network(_Handle):
+    """A frozen region for images of one size. `ways` may change how a layer runs, and never its result."""
+
+    kind = "network"
 
     def __init__(
-        self, library: ctypes.CDLL, bands: int, floats: int, slots: Tensor, layers: Tensor, start: Tensor, offset: Tensor,
-        values: Tensor, bias: Tensor, inputs: Tensor, ends: Tensor, linear: Sequence[Tensor],
+        self, library: ctypes.CDLL, lanes: int, bands: int, floats: int, slots: Sequence[Slot], layers: Sequence[FrozenConv],
+        inputs: Sequence[int], outputs: Sequence[Output], kept: Sequence[Tensor],
     ) -> None:  # fmt: skip
-        self._library, self._handle = library, Address()
-        self._kept = (start, offset, values, bias, *linear)  # the library points into them
-        table = slots.view(-1, SLOT).tolist()
-        self._inputs = [tuple(table[slot][1:4]) for slot in inputs.tolist()]
+        super().__init__(library, kept)
+        self._inputs = [_image(slots[slot]) for slot in inputs]
         self._outputs: list[tuple[int, ...]] = []
-        outputs: list[Output] = []
-        for slot, mean, head in ends.view(-1, 3).tolist():
-            channels, height, width = table[slot][1:4]
-            if head >= 0:
-                weight, added = linear[2 * head : 2 * head + 2]
-                features = weight.shape[1]
-                at = address(weight, FLOAT, channels, features), address(added, FLOAT, features)
-                outputs.append(Output(slot, True, *at, features))
-                self._outputs.append((features,))
+        for each in outputs:
+            channels, height, width = _image(slots[each.slot])
+            if each.weights.out:
+                require(each.weights.into == channels, "a linear layer of as many features as channels")
+                self._outputs.append((each.weights.out,))
             else:
-                outputs.append(Output(slot, bool(mean), None, None, 0))
-                self._outputs.append((channels,) if mean else (channels, height, width))
-        weights = values.numel()
+                self._outputs.append((channels,) if each.mean else (channels, height, width))
+        for layer in layers:
+            _check_layer(layer, slots)
         tables = Tables(
-            *(bands, floats, len(table), len(layers), len(inputs), len(outputs)),
-            *(address(slots, LONG, len(table), SLOT), address(layers, LONG, len(layers), LAYER)),
-            Pattern(address(start, SHORT), address(offset, SHORT, weights), address(values, FLOAT, weights), weights),
-            *(address(bias, FLOAT), address(inputs, LONG), (Output * len(outputs))(*outputs)),
-        )  # fmt: skip
-        self._call("network_new", tables, ctypes.byref(self._handle))
+            *(lanes, bands, floats, len(slots), len(layers), len(inputs), len(outputs)),
+            *((Slot * len(slots))(*slots), (FrozenConv * len(layers))(*layers)),
+            *((Integer * len(inputs))(*inputs), (Output * len(outputs))(*outputs)),
+        )
+        self._call("new", tables, ctypes.byref(self._handle))
+
+    def choose(self, layer: int, tile: int, block: int) -> None:
+        self._call("choose", self._handle, layer, tile, block)
+
+    def time(self, layer: int, runs: int) -> float:
+        seconds = Real()
+        self._call("time", self._handle, layer, runs, ctypes.byref(seconds))
+        return seconds.value
 
     def run(self, images: Sequence[Tensor]) -> list[Tensor]:
         """[sample, channel, row, column] each -> the outputs."""
@@ -55,21 +126,74 @@ class Network:
         require(len(given) == len(self._inputs), "another number of inputs")
         results = [torch.empty((samples, *sizes), dtype=FLOAT, device=CPU) for sizes in self._outputs]
         self._call(
-            "network_run",
+            "run",
             *(self._handle, samples),
-            addresses([address(*each) for each in self._sized(given, samples)]),
+            addresses(
+                [
+                    address(image, FLOAT, samples, *sizes)
+                    for image, sizes in zip(given, self._inputs, strict=True)
+                ]
+            ),
             addresses([each.data_ptr() for each in results]),
         )
         return results
 
-    def _sized(self, images: Sequence[Tensor], samples: int) -> list[tuple[Any, ...]]:
-        return [(image, FLOAT, samples, *sizes) for image, sizes in zip(images, self._inputs, strict=True)]
 
-    def _call(self, name: str, *arguments: Any) -> None:
-        error = getattr(self._library, f"sparseopt_{name}")(torch.get_num_threads(), *arguments)
-        if error is not None:
-            raise MemoryError(f"the sparse kernels failed: {error.decode()}")
+def _image(slot: Slot) -> tuple[int, int, int]:
+    return slot.channels, slot.height, slot.width
 
-    def __del__(self) -> None:
-        if self._handle:
-            self._library.sparseopt_network_free(self._handle)
+
+def _check_layer(layer: FrozenConv, slots: Sequence[Slot]) -> None:
+    read, made, size = slots[layer.input], slots[layer.output], layer.weights
+    rows, columns = (
+        (extent + 2 * padding - kernel) // layer.stride + 1
+        for extent, padding, kernel in (
+            (read.height, layer.padding_rows, size.height),
+            (read.width, layer.padding_columns, size.width),
+        )
+    )
+    require(layer.stride in (1, 2), "stride 1 or 2")
+    require((size.into, size.out) == (read.channels, made.channels), "channels that differ from the weight's")
+    require((rows, columns) == (made.height, made.width), "an image that its convolution does not give")
+    require(
+        min(layer.padding_rows, layer.padding_columns) >= 0
+        and max(layer.padding_rows, layer.padding_columns) <= read.border
+        and layer.input != layer.output != layer.shortcut,
+        "a padding wider than the border, or a layer that overwrites what it reads",
+    )
+    if layer.shortcut >= 0:
+        added, step = slots[layer.shortcut], layer.shortcut_stride
+        sizes = (-(-added.height // step), -(-added.width // step))
+        require(step in (1, 2) and sizes == (made.height, made.width), "a sum of images of different sizes")
+        require(
+            layer.shortcut_offset >= 0 and layer.shortcut_offset + added.channels <= made.channels,
+            "a sum of more channels than there are",
+        )
+
+
+class Chain(_Handle):
+    """A frozen chain of linear layers."""
+
+    kind = "chain"
+
+    def __init__(
+        self, library: ctypes.CDLL, lanes: int, layers: Sequence[FrozenLinear], kept: Sequence[Tensor]
+    ) -> None:
+        super().__init__(library, kept)
+        for layer, following in itertools.pairwise(layers):
+            require(layer.weights.out == following.weights.into, "layers that do not fit one another")
+        self._features = layers[0].weights.into, layers[-1].weights.out
+        self._call(
+            "new", lanes, len(layers), (FrozenLinear * len(layers))(*layers), ctypes.byref(self._handle)
+        )
+
+    def choose(self, vectors: int, block: int) -> None:
+        require(vectors in (0, 1, 2, 4, 8), "0, 1, 2, 4 or 8 vectors")
+        self._call("choose", self._handle, vectors, block)
+
+    def run(self, x: Tensor) -> Tensor:
+        """[sample, feature] -> [sample, feature]"""
+        inputs, outputs = self._features
+        y = torch.empty((len(x), outputs), dtype=FLOAT, device=CPU)
+        self._call("run", self._handle, len(x), address(x, FLOAT, len(x), inputs), y.data_ptr())
+        return y

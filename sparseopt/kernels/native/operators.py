@@ -31,7 +31,7 @@ from sparseopt.kernels.native.interface import (
     Source,
     declare,
 )
-from sparseopt.kernels.native.network import Network
+from sparseopt.kernels.native.network import Chain, Network, TileSize, tiles
 from sparseopt.kernels.native.openmp import runtime
 
 NONE = Image()
@@ -52,6 +52,14 @@ class Operators:
     def network(self, *tables: Any) -> Network:
         """A frozen region, see `Network`."""
         return Network(self._library, *tables)
+
+    def chain(self, *tables: Any) -> Chain:
+        """A frozen chain, see `Chain`."""
+        return Chain(self._library, *tables)
+
+    def tiles(self, lanes: int) -> list[TileSize]:
+        """The tiles in which a frozen region of 4, 8 or 16 lanes can run."""
+        return tiles(self._library, lanes)
 
     def conv_forward(
         self, x: Tensor, border: int, keep: bool, z: Tensor | None, norm: Tensor | None,

@@ -1,0 +1,57 @@
+// Vectors of any number of lanes. Inference is compiled for 4, 8 and 16 of them in every library: which is fastest depends on the
+// machine and on the images, and is measured. More lanes than a register has are several registers.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "vec.h"
+
+namespace sparseopt {
+
+template <int L>
+struct Simd {
+  typedef float Vec __attribute__((vector_size(L * sizeof(float))));
+
+  static SPARSEOPT_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+  static SPARSEOPT_INLINE void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
+  static SPARSEOPT_INLINE Vec broadcast(float f) { return f - Vec{}; }
+  // As in torch, what is not a number stays so.
+  static SPARSEOPT_INLINE Vec relu(Vec v) { return Vec{} > v ? Vec{} : v; }
+
+  static SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
+    Vec v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static SPARSEOPT_INLINE void store_unaligned(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
+
+  // A square of L vectors: afterwards lane n of vector m is what was lane m of vector n.
+  static SPARSEOPT_INLINE void transpose(Vec* square) { exchange_bits<1>(square); }
+
+ private:
+  template <int... Index>
+  static SPARSEOPT_INLINE Vec shuffle(Vec a, Vec b) {
+    return __builtin_shufflevector(a, b, Index...);
+  }
+
+  // Lanes whose numbers differ in one bit change places between two vectors.
+  template <int Bit, int... Lane>
+  static SPARSEOPT_INLINE void exchange(Vec& a, Vec& b, std::integer_sequence<int, Lane...>) {
+    const Vec first = shuffle<(Lane & Bit ? L : 0) + (Lane & ~Bit)...>(a, b);
+    b = shuffle<(Lane & Bit ? L : 0) + (Lane | Bit)...>(a, b);
+    a = first;
+  }
+
+  template <int Bit>
+  static SPARSEOPT_INLINE void exchange_bits(Vec* square) {
+    if constexpr (Bit < L) {
+#pragma GCC unroll 16
+      for (int n = 0; n < L; ++n)
+        if (!(n & Bit)) exchange<Bit>(square[n], square[n + Bit], std::make_integer_sequence<int, L>{});
+      exchange_bits<2 * Bit>(square);
+    }
+  }
+};
+
+}  // namespace sparseopt

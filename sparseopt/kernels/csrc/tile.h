@@ -1,0 +1,153 @@
+// The heart of inference: a tile of TH x TW output vectors stays in registers while the weights of one output channel pass by;
+// each costs one broadcast and TH * TW fused multiply-adds straight from memory.
+//
+// The weights of a channel may come in several blocks of input channels, so that what they read stays in the first-level cache: the
+// sums then wait in `partial` for the next block. Whatever the tile, the blocks and the lanes, an output is the same sum in the same
+// order: bias, weights in the order of memory, shortcut. So it is the same bits.
+#pragma once
+#include <algorithm>
+
+#include "simd.h"
+
+namespace sparseopt {
+
+// What one call of a kernel computes: output channels from first to last - 1 of one tile, by the weights of one block.
+struct Tile {
+  const int* start;  // list of channel c: start[c] .. start[c + 1] - 1
+  const int* offset;
+  const float* value;
+  const float* bias;
+  int first_channel, last_channel;
+  bool first_block, last_block, relu;
+  const float* x;
+  int64_t x_row;   // from one row of the tile to the next, in floats
+  float* partial;  // [channel][TH][TW][lane]
+  float* y;
+  int64_t y_row, y_channel;
+  int rows, columns;      // of the tile that exist: a tile may reach beyond the image
+  const float* shortcut;  // null: none
+  int64_t shortcut_row, shortcut_channel, shortcut_column;
+  int shortcut_offset, shortcut_channels;
+};
+
+// S: vectors from one column of the tile to the next. Scale: floats that an offset counts.
+template <int L, int TH, int TW, int S, int Scale>
+void convolve(const Tile& tile) {
+  const Tile t = tile;  // so that no store can change it
+  using V = Simd<L>;
+  using Vec = typename V::Vec;
+  const bool whole = t.rows == TH && t.columns == TW;
+  const auto each = [](auto f) SPARSEOPT_LAMBDA {
+#pragma GCC unroll 16
+    for (int i = 0; i < TH; ++i)
+#pragma GCC unroll 16
+      for (int j = 0; j < TW; ++j) f(i, j);
+  };
+  for (int o = t.first_channel; o < t.last_channel; ++o) {
+    Vec acc[TH][TW];
+    float* partial = t.partial + int64_t(o) * (TH * TW * L);
+    if (t.first_block) {
+      const Vec begin = V::broadcast(t.bias[o]);
+      each([&](int i, int j) SPARSEOPT_LAMBDA { acc[i][j] = begin; });
+    } else {
+      each([&](int i, int j) SPARSEOPT_LAMBDA { acc[i][j] = V::load(partial + (i * TW + j) * L); });
+    }
+    for (int k = t.start[o]; k < t.start[o + 1]; ++k) {
+      const Vec weight = V::broadcast(t.value[k]);
+      const float* p = t.x + int64_t(t.offset[k]) * Scale;
+#pragma GCC unroll 16
+      for (int i = 0; i < TH; ++i) {
+        pin(p);
+#pragma GCC unroll 16
+        for (int j = 0; j < TW; ++j) acc[i][j] += weight * V::load(p + j * S * L);
+        if (TH > 1) p += t.x_row;
+      }
+    }
+    if (!t.last_block) {
+      each([&](int i, int j) SPARSEOPT_LAMBDA { V::store(partial + (i * TW + j) * L, acc[i][j]); });
+      continue;
+    }
+    const int source = o - t.shortcut_offset;
+    if (t.shortcut && source >= 0 && source < t.shortcut_channels) {
+      const float* add = t.shortcut + source * t.shortcut_channel;
+      each([&](int i, int j) SPARSEOPT_LAMBDA {
+        if (whole || (i < t.rows && j < t.columns)) acc[i][j] += V::load(add + i * t.shortcut_row + j * t.shortcut_column);
+      });
+    }
+    if (t.relu) each([&](int i, int j) SPARSEOPT_LAMBDA { acc[i][j] = V::relu(acc[i][j]); });
+    float* y = t.y + o * t.y_channel;
+    if (whole) {
+      each([&](int i, int j) SPARSEOPT_LAMBDA { V::store(y + i * t.y_row + j * L, acc[i][j]); });
+    } else {
+      each([&](int i, int j) SPARSEOPT_LAMBDA {
+        if (i < t.rows && j < t.columns) V::store(y + i * t.y_row + j * L, acc[i][j]);
+      });
+    }
+  }
+}
+
+using Kernel = void (*)(const Tile&);
+
+// The tiles there are.
+struct TileSize {
+  int rows, columns;
+};
+constexpr TileSize kTiles[] = {{2, 4}, {1, 7}, {1, 8}, {4, 2}, {2, 7}, {1, 14}, {4, 4}, {2, 14}, {4, 7}};
+constexpr int kTileCount = sizeof kTiles / sizeof kTiles[0];
+
+// Tiles of more than 14 vectors need the 32 registers of AVX-512; without them they are compiled for the fewest lanes alone, to be
+// tested, as more lanes than a register has are with small tiles. With a stride between its columns a tile reads twice as far: only
+// small ones are compiled so.
+template <int L>
+constexpr bool has_kernel(TileSize size, int stride) {
+  const int vectors = size.rows * size.columns, most = kRegisters >= 32 || L == 4 ? 28 : L > kLanes ? 8 : 14;
+  return vectors <= (stride == 1 ? most : 8);
+}
+
+// The kernel of tile number `tile` and a stride of 1 or 2 between its columns; null if there is none.
+template <int L, int N = 0>
+Kernel conv_kernel(int tile, int stride) {
+  if constexpr (N < kTileCount) {
+    if (tile != N) return conv_kernel<L, N + 1>(tile, stride);
+    constexpr TileSize size = kTiles[N];
+    if constexpr (has_kernel<L>(size, 1))
+      if (stride == 1) return convolve<L, size.rows, size.columns, 1, 1>;
+    if constexpr (has_kernel<L>(size, 2))
+      if (stride == 2) return convolve<L, size.rows, size.columns, 2, 1>;
+  }
+  return nullptr;
+}
+
+// As the vectors' multiply-adds are: fused where the machine can. Said outright, because a compiler that vectorises a sum of products
+// would round them first.
+SPARSEOPT_INLINE float multiply_add(float a, float b, float sum) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, sum);
+#else
+  return a * b + sum;
+#endif
+}
+
+// Outputs from first to last - 1 of a linear layer of a single sample: four sums at a time, each in its order.
+inline void linear_single(const int* start, const int* offset, const float* value, const float* bias, int first, int last, bool relu,
+                          const float* x, float* y) {
+  const auto finish = [&](int o, float sum, int k) {
+    for (; k < start[o + 1]; ++k) sum = multiply_add(value[k], x[offset[k]], sum);
+    y[o] = relu && 0.f > sum ? 0.f : sum;
+  };
+  int o = first;
+  for (; o + 4 <= last; o += 4) {
+    const int *at[4], shortest = std::min({start[o + 1] - start[o], start[o + 2] - start[o + 1], start[o + 3] - start[o + 2],
+                                           start[o + 4] - start[o + 3]});
+    const float* weight[4];
+    float sum[4];
+    for (int i = 0; i < 4; ++i) at[i] = offset + start[o + i], weight[i] = value + start[o + i], sum[i] = bias[o + i];
+    for (int k = 0; k < shortest; ++k)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) sum[i] = multiply_add(weight[i][k], x[at[i][k]], sum[i]);
+    for (int i = 0; i < 4; ++i) finish(o + i, sum[i], start[o + i] + shortest);
+  }
+  for (; o < last; ++o) finish(o, bias[o], start[o]);
+}
+
+}  // namespace sparseopt

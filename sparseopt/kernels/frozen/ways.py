@@ -1,0 +1,115 @@
+"""How the layers of a region run: found by trying, in milliseconds, and kept by machine and shape.
+
+A layer can be computed in tiles of several sizes, and read its input where it is or copy what a tile reads of a block of channels
+together first (see `csrc/inference.h`). All ways give the same bits; which one is fastest follows from the layer's shape, from
+the caches and registers of the machine, and from nothing that one could look up.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, log2
+
+from sparseopt.kernels.frozen.bands import Extent
+from sparseopt.kernels.frozen.description import ConvStep
+from sparseopt.kernels.frozen.measurements import Measurements
+from sparseopt.kernels.frozen.program import Layout, Program
+from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.network import TileSize
+
+WASTE = 1.35  # a tile may compute this much beyond the image, compared with the one that fits best
+COPIES = (
+    12_000,
+    24_000,
+    48_000,
+)  # bytes of input that a block of channels copies together, about a first-level cache
+WIDE = 14  # vectors of a tile that need more than 16 registers
+SECONDS = 1e-3  # that one way of a layer is tried, if it takes less
+FEWEST, MOST = 2, 20  # runs
+
+
+@dataclass(frozen=True)
+class Way:
+    """Tile, and the input channels that are copied together; 0: the input is read where it is."""
+
+    tile: TileSize
+    block: int
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        copied = f", {self.block} channels copied" if self.block else ""
+        return f"{self.tile.rows} x {self.tile.columns} tiles{copied}"
+
+
+def ways(step: ConvStep, layout: Layout, rows: int, width: int) -> list[Way]:
+    """The ways that are worth trying for a layer whose output has so many rows a band and columns."""
+    tiles = [
+        tile
+        for tile in operators().tiles(layout.lanes)
+        if tile.vectors <= WIDE or operators().lanes() == 16  # AVX-512 has 32 registers
+    ]
+    least = min(_waste(tile, rows, width) for tile in tiles)
+    return [
+        Way(tile, block)
+        for tile in tiles
+        if _waste(tile, rows, width) <= WASTE * least
+        for block in _blocks(step, tile, layout.lanes)
+    ]
+
+
+def _waste(tile: TileSize, rows: int, width: int) -> float:
+    return ceil(rows / tile.rows) * tile.rows * ceil(width / tile.columns) * tile.columns / (rows * width)
+
+
+def _blocks(step: ConvStep, tile: TileSize, lanes: int) -> Iterator[int]:
+    if step.stride in tile.direct:
+        yield 0
+    channels, kernel_rows, kernel_columns = step.weight.shape[1:]
+    rows = (tile.rows - 1) * step.stride + kernel_rows
+    columns = ceil(((tile.columns - 1) * step.stride + kernel_columns) / step.stride) * step.stride
+    sizes = {min(channels, copied // (rows * columns * lanes * 4)) for copied in COPIES}
+    yield from sorted(size for size in sizes if size >= min(4, channels))
+
+
+def tune(program: Program, steps: tuple[ConvStep, ...], known: Measurements) -> list[Way]:
+    """Choose the fastest way of every layer, and return them with their times for one group of samples."""
+    return [_tune_layer(program, number, step, known) for number, step in enumerate(steps)]
+
+
+def _tune_layer(program: Program, number: int, step: ConvStep, known: Measurements) -> Way:
+    made = program.extents[step.output]
+    rows = program.rows[step.output]
+    candidates = ways(step, program.layout, rows, made.width)
+    key = _key(step, program.layout, program.extents[step.input], rows, made.width)
+    best = known.get(key, candidates)
+    if best is None:
+        best = _fastest(program, number, candidates)
+        known.put(key, best)
+    program.network.choose(number, best.tile.number, best.block)
+    return best
+
+
+def _fastest(program: Program, number: int, candidates: list[Way]) -> Way:
+    """Every way is tried; those that take twice the time of another are tried no further."""
+    best = None
+    for way in candidates:
+        program.network.choose(number, way.tile.number, way.block)
+        program.network.time(number, 1)  # brings weights and lists into the cache
+        once = program.network.time(number, 1)
+        if best is not None and once > 2 * best.seconds:
+            continue
+        runs = int(min(MOST, max(FEWEST, SECONDS / max(once, 1e-9))))
+        seconds = min(once, program.network.time(number, runs))
+        if best is None or seconds < best.seconds:
+            best = Way(way.tile, way.block, seconds)
+    assert best is not None
+    return best
+
+
+def _key(step: ConvStep, layout: Layout, read: Extent, rows: int, width: int) -> str:
+    """What the time of a layer follows from. Numbers of weights are alike within a fifth."""
+    weights = round(4 * log2(max(1, len(step.weight.values))))
+    shape = "x".join(map(str, step.weight.shape))
+    return (
+        f"{layout.lanes} lanes, {layout.bands} bands, {shape}, stride {step.stride}, {weights}/4 bits, "
+        f"{rows} x {width} of {read.width}, sum {int(step.shortcut is not None)}"
+    )

@@ -1,0 +1,97 @@
+"""A frozen region gives the same bits in every layout and in every way its layers can run, on any machine."""
+
+import itertools
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparseopt as so
+from sparseopt.kernels.frozen.chain import FrozenChain
+from sparseopt.kernels.frozen.measurements import Measurements
+from sparseopt.kernels.frozen.program import Layout
+from sparseopt.kernels.frozen.region import FrozenRegion
+from sparseopt.kernels.frozen.ways import Way
+from sparseopt.kernels.native.build import operators
+
+LAYOUTS = [
+    Layout(lanes, bands) for lanes, bands in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 1), (16, 8), (16, 16))
+]
+
+
+class Net(nn.Module):
+    """Kernels of several sizes, both strides, an identity and a projection shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.same = nn.Conv2d(3, 9, 7, 2, 3), nn.Conv2d(9, 9, 3, padding=1)
+        self.down, self.projection = nn.Conv2d(9, 13, 3, 2, 1), nn.Conv2d(9, 13, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        x = torch.relu(self.same(x) + x)
+        return torch.relu(self.down(x) + self.projection(x))
+
+
+def region_of(engine: so.kernels.Engine) -> FrozenRegion:
+    return next(each for each in engine.program.children() if isinstance(each, FrozenRegion))
+
+
+@pytest.mark.parametrize("size", [(29, 33), (8, 57)])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_tile_and_every_block_gives_the_same_bits(layout: Layout, size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
+    x = torch.randn(3, 3, *size)
+    expected = engine(x)
+    with torch.no_grad():
+        torch.testing.assert_close(expected, model(x))
+    region = FrozenRegion(region_of(engine).content, (layout,))
+    network = region.prepared((x,)).program.network
+    tiles = operators().tiles(layout.lanes)
+    assert {(2, 4), (1, 7), (4, 2)} <= {(tile.rows, tile.columns) for tile in tiles}
+    for tile, block in itertools.product(tiles, (0, 1, 2, 4)):
+        for number, step in enumerate(region.content.steps):
+            direct = step.stride in tile.direct
+            network.choose(number, tile.number, block if block or direct else step.weight.shape[1])
+        assert torch.equal(region(x)[0], expected), (tile, block)
+
+
+def test_wide_tiles_run_without_wide_registers() -> None:
+    """What is meant for AVX-512 can be tested anywhere."""
+    sizes = {(tile.rows, tile.columns) for tile in operators().tiles(4)}
+    assert {(4, 4), (2, 14), (4, 7)} <= sizes
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("samples", [1, 3, 5, 40, 77])
+def test_linear_layers_in_any_number_of_vectors(lanes: int, samples: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(301, 400), nn.ReLU(), nn.Linear(400, 11))
+    engine = so.compile_inference(model, so.sparsify(model, 0.9))
+    x = torch.randn(samples, 301)
+    expected = engine(x)
+    with torch.no_grad():
+        torch.testing.assert_close(expected, model(x))
+    chain = next(each for each in engine.program.children() if isinstance(each, FrozenChain))
+    for vectors, block in itertools.product((0, 1, 2, 4, 8), (0, 7, 256)):
+        assert torch.equal(chain.make(lanes, vectors, block).run(x), expected)
+
+
+def test_measurements_are_kept_and_doubted(tmp_path: Path) -> None:
+    tile = operators().tiles(8)[0]
+    known = Measurements(tmp_path / "kernels", "layers")
+    known.put("a", Way(tile, 3, 0.5))
+    known.keep()
+    again = Measurements(tmp_path / "kernels", "layers")
+    assert again.get("a", [Way(tile, 0), Way(tile, 3)]) == Way(tile, 3, 0.5)
+    assert again.get("a", [Way(tile, 0)]) is None
+    assert again.get("b", [Way(tile, 0)]) is None
+    for content in (b"", b"[1, 2]", b"no json", b'{"a": [0, 3, "x"]}'):
+        (tmp_path / "kernels" / "layers").write_bytes(content)
+        assert Measurements(tmp_path / "kernels", "layers").get("a", [Way(tile, 3)]) is None
+    cast(Path, known.folder).chmod(0o777)
+    assert Measurements(tmp_path / "kernels", "layers").get("a", [Way(tile, 3)]) is None

@@ -106,7 +106,8 @@ def memory() -> None:
     model = CifarResNet(20, 100)
     optimizer = sparse(model, every=10**8)
     topology = optimizer.topology
-    held = [*topology.masks.values(), *topology._ever.values(), *optimizer.factors.values()]
+    records = [each.ever for each in topology.storage.values()]
+    held = [*topology.masks.values(), *records, *optimizer.factors.values()]
     extra = sum(tensor.numel() * tensor.element_size() for tensor in held)
     print(f"extra memory: {extra / topology.size():.3f} bytes a weight")
 

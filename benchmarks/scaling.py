@@ -91,7 +91,8 @@ def memory(model: nn.Module, optimizer: so.SparseOpt) -> None:
     momentum = nbytes(
         value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
     )
-    wrapper = nbytes([*topology.masks.values(), *topology._ever.values(), *optimizer.factors.values()])
+    records = [each.ever for each in topology.storage.values()]
+    wrapper = nbytes([*topology.masks.values(), *records, *optimizer.factors.values()])
     print("memory of a rank, in float32")
     for name, value in {
         "weights": weights,

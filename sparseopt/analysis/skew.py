@@ -26,6 +26,8 @@ from sparseopt.methods import SET, Method
 from sparseopt.optim import skew_factors
 from sparseopt.optim.correction import Mode
 from sparseopt.topology import Topology, generator
+from sparseopt.topology.dense_grads import DenseGradients
+from sparseopt.topology.storage import Dense
 
 Loss = Callable[[nn.Module], Tensor]
 Gradients = dict[str, Tensor]
@@ -118,6 +120,11 @@ def skew_report(
     if not model.training:
         raise ValueError(
             "the model is in evaluation mode, where BatchNorm causes no skew: call model.train() first"
+        )
+    if topology.kind() != "dense":
+        raise ValueError(
+            "skew_report moves masks for a try, which packed storage cannot: load the model's state_dict() into a model "
+            "that was sparsified with storage='dense' and the same masks"
         )
     with _left_as_it_was(model):
         before = _gradients(model, topology, loss)
@@ -218,7 +225,12 @@ def _updated(topology: Topology, grads: Gradients, method: Method, fraction: flo
         else mask
         for name, mask in topology.masks.items()
     }
-    return Topology(topology.layers, topology.parameters, masks, seed=topology.seed)
+    wanted = DenseGradients()
+    moved = {
+        name: Dense(topology.layers[name], topology.parameters[name], mask, wanted)
+        for name, mask in masks.items()
+    }
+    return Topology(moved, wanted, seed=topology.seed)
 
 
 def _masked(grads: Gradients, masks: Mapping[str, Tensor]) -> Gradients:

@@ -25,7 +25,7 @@ from sparseopt.kernels.match.chains import Chain, match_chains
 from sparseopt.kernels.match.convs import Names, match_convs
 from sparseopt.kernels.match.effects import effects
 from sparseopt.kernels.match.graph import Region
-from sparseopt.kernels.match.modules import Replacement, is_leaf, tied_modules
+from sparseopt.kernels.match.modules import Replacement, is_leaf, tied_modules, weight_parameter
 from sparseopt.kernels.match.python import Guard
 from sparseopt.kernels.match.reasons import layers as layers_in
 from sparseopt.kernels.match.reasons import reasons_in
@@ -33,9 +33,7 @@ from sparseopt.kernels.match.rewrite import Piece, extract, rewrite
 from sparseopt.kernels.match.structure import Modes, Structure
 from sparseopt.kernels.match.tracing import Unsupported, trace, trace_provable
 from sparseopt.kernels.native.build import BuildError, operators
-from sparseopt.kernels.native.packed import CompiledCopies
 from sparseopt.topology import Topology
-from sparseopt.topology.active_parameter import release
 
 __all__ = ["Unsupported", "accelerate", "accelerated_layers", "find_pieces", "restore", "summary", "trace"]
 
@@ -45,7 +43,6 @@ Model = TypeVar("Model", bound=nn.Module)
 Accept = Callable[[SparsePiece], bool]
 
 BREAK_EVEN = 0.5  # sparsity of a piece below which dense kernels are as fast
-DENSE_STEPS = 10  # steps in a row that need the dense gradient, after which the log says so
 CHANGES = 3  # of attributes that a module's Python reads, after which it is no longer traced
 KEPT_PROGRAMS = 8  # combinations of modes whose programs are kept
 
@@ -120,14 +117,9 @@ def _how(reason: str | None) -> str:
 
 def restore(model: nn.Module) -> None:
     """Give the model, and all modules in it, back the `forward` of their classes."""
-    found = False
     for module in model.modules():
         if isinstance(module.__dict__.get("forward"), SparseForward):
             del module.forward
-            found = True
-    if found:
-        for parameter in model.parameters():
-            release(parameter)
 
 
 def forwards(model: nn.Module) -> Iterator["SparseForward"]:
@@ -144,8 +136,9 @@ def layers_of(piece: SparsePiece) -> tuple[str, ...]:
 def sparsity(piece: Any, topology: Topology) -> float:
     """Share of zeros over all weights of a piece."""
     weights = piece.weights()
-    active = sum(topology.active(name) if name in topology.masks else each.numel() for name, each in weights)
-    return 1 - active / sum(each.numel() for _, each in weights)
+    sparse = topology.layers
+    active = sum(topology.active(name) if name in sparse else each.numel() for name, each in weights)
+    return 1 - active / sum(topology.size(name) if name in sparse else each.numel() for name, each in weights)
 
 
 def install(model: Model, topology: Topology, accept: Accept) -> Model:
@@ -176,7 +169,6 @@ class Acceleration:
         self.suspended = False  # everything runs densely
         self.reasons: dict[nn.Module, str | None] = {}
         self.changes: Counter[nn.Module] = Counter()
-        self.dense_steps = 0
 
     def enter(
         self,
@@ -215,7 +207,7 @@ class Acceleration:
         here = {module: name for name, module in self.model.named_modules()}
 
         def name_of(module: nn.Module, target: str) -> str:
-            weight = module._parameters.get("weight")
+            weight = weight_parameter(module)
             if weight is not None and weight in known:
                 return known[weight]
             name = f"{here.get(module, target)}.weight".removeprefix(".")
@@ -247,10 +239,6 @@ class Acceleration:
                 why = traced.opaque.get(called, "computes with its weights itself")
                 self.enter(called, f"{type(called).__name__}, which holds it, {why}")
         return Program(traced.program, list(kept), traced.guards)
-
-    def dense_wanted(self) -> bool:
-        """Whether the coming backward pass has to give the dense gradient."""
-        return torch.is_grad_enabled() and self.topology.dense_grad_needed
 
     def why_nothing(self) -> str:
         refused = _refused(self.model)
@@ -330,7 +318,7 @@ class SparseForward(Replacement):
     @_disable_dynamo
     def program(self) -> Program | None:
         """The program for the module as it is now; None if it is to run densely."""
-        if self.shared.suspended or self._dense_wanted():
+        if self.shared.suspended:
             return None
         if not self._structure.holds():
             logger.info("%s has changed since it was accelerated: traced anew", type(self.module).__name__)
@@ -358,17 +346,6 @@ class SparseForward(Replacement):
                 self.shared.changes[guard.reader] += 1
                 return False
         return True
-
-    def _dense_wanted(self) -> bool:
-        wanted, shared = self.shared.dense_wanted(), self.shared
-        if self is next(forwards(shared.model), self):
-            shared.dense_steps = shared.dense_steps + 1 if wanted else 0
-            if shared.dense_steps == DENSE_STEPS:
-                logger.warning(
-                    "the optimizer asks for the dense gradient at every step, as clip='paper' does: "
-                    "the sparse kernels cannot help while it does"
-                )
-        return wanted
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy has masks of its own or none: it goes the way of its class.

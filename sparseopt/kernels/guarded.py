@@ -11,7 +11,9 @@ from sparseopt.kernels.conv.convolution import axes
 from sparseopt.kernels.conv.region import SparseRegion
 from sparseopt.kernels.linear.chain import SparseChain
 from sparseopt.kernels.match.graph import Activation, Conv, Region
+from sparseopt.kernels.match.modules import weight_shape
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.pattern import positions
 from sparseopt.topology import Topology
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,9 @@ class GuardedPiece(nn.Module):
         )
         self._told: set[str] = set()
         self._sizes: dict[tuple[Size, ...], bool] = {}
+        self._positions: dict[
+            str, tuple[int, Tensor]
+        ] = {}  # of active weights, for a version of the topology
 
     @_disable_dynamo  # torch.compiler.disable takes a second to import
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -87,12 +92,16 @@ class GuardedPiece(nn.Module):
 
     def _has_weights_outside(self, name: str, weight: Tensor) -> bool:
         topology = self.topology
-        if type(weight) is not nn.Parameter or topology.parameters.get(name) is not weight:
+        if topology.parameters.get(name) is not weight or topology.packed(name) is not None:
             return False
         if topology.masks[name].shape != weight.shape:
             return True
+        version, position = self._positions.get(name, (None, None))
+        if version != topology.version or position is None:
+            position = positions(topology.masks[name])
+            self._positions[name] = (topology.version, position)
         weight = weight.detach().contiguous()
-        active = weight.view(-1).index_select(0, topology.active_entries(name).index)
+        active = weight.view(-1).index_select(0, position)
         return operators().nonzeros(weight) != operators().nonzeros(active)
 
 
@@ -101,16 +110,12 @@ def _fits_chain(piece: SparseChain, x: Tensor) -> bool:
         return False  # batch norm takes the second axis for the channels, and leaves empty batches alone
     features = x.shape[-1]
     for layer in piece.chain:
-        weight, bias = layer.module.weight, layer.module.bias
-        if (
-            weight.dim() != 2
-            or weight.shape[1] != features
-            or (bias is not None and bias.shape != weight.shape[:1])
-        ):
+        shape, bias = weight_shape(layer.module), layer.module.bias
+        if len(shape) != 2 or shape[1] != features or (bias is not None and bias.shape != shape[:1]):
             return False
-        if layer.norm is not None and layer.norm.num_features != weight.shape[0]:
+        if layer.norm is not None and layer.norm.num_features != shape[0]:
             return False
-        features = weight.shape[0]
+        features = shape[0]
     return True
 
 
@@ -129,9 +134,9 @@ def sizes_fit(region: Region, sizes: Sequence[Size]) -> bool:
         return found[value]
 
     for conv in region.convs:
-        weight, bias = conv.module.weight, conv.module.bias
+        shape, bias = weight_shape(conv.module), conv.module.bias
         known = (conv.module.out_channels, conv.module.in_channels, *conv.module.kernel_size)
-        if weight.shape != known or (bias is not None and bias.shape != known[:1]) or min(size_of(conv)) < 1:
+        if shape != known or (bias is not None and bias.shape != known[:1]) or min(size_of(conv)) < 1:
             return False
     for each in region.activations():
         shortcut = each.shortcut

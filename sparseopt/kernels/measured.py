@@ -29,7 +29,6 @@ from sparseopt.kernels.accelerated import (
 )
 from sparseopt.kernels.native.build import BuildError, operators
 from sparseopt.topology import Topology
-from sparseopt.topology.active_parameter import release
 
 logger = logging.getLogger(__name__)
 
@@ -165,5 +164,4 @@ def untouched(model: nn.Module) -> Iterator[None]:
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
         for parameter, gradient in gradients.items():
-            release(parameter)
             parameter.grad = gradient

@@ -22,11 +22,13 @@ class Method(UpdateSchedule):
     """Base of all methods that move connections. A new one overrides `grow_score` or `drop_score`, and seldom more.
 
     `uses_gradient` says whether a score reads the dense gradient; where it is False, the scores are given None and the
-    backward pass need not deliver it. `moves_weights` says that weights move at the step of an update, too, and before the
+    backward pass need not deliver it. `by_parts`, said by a class of itself alone, allows packed storage to ask for the scores
+    of one part of a layer after the other. `moves_weights` says that weights move at the step of an update, too, and before the
     connections do.
     """
 
     uses_gradient: ClassVar[bool] = True
+    by_parts: ClassVar[bool] = False
     moves_weights: ClassVar[bool] = False
 
     def drop_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:

@@ -20,6 +20,7 @@ class RigL(SET):
 
     grow_from: Literal["original", "corrected"] = "original"
     uses_gradient: ClassVar[bool] = True
+    by_parts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,6 +20,7 @@ class SET(Method):
     """Random growth: every inactive weight is equally likely."""
 
     uses_gradient: ClassVar[bool] = False
+    by_parts: ClassVar[bool] = True
 
     def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
         return uniform(generator, *weight.shape).to(weight.device)

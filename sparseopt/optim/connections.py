@@ -1,15 +1,25 @@
 """The masks after an update: what the method decides for every layer that has a gradient."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from sparseopt.methods import Method
+from sparseopt.methods.parts import in_parts, next_index
 from sparseopt.methods.view import Count, LayerView, Memory
+from sparseopt.optim.gradients import missing_gradient
 from sparseopt.topology import Topology, generator
+from sparseopt.topology.dense_grads import is_finite
+from sparseopt.topology.scatter import as_index
 from sparseopt.topology.sharding import whole
+from sparseopt.topology.storage import Packed, Storage
+
+
+class NotFinite(Exception):
+    """A gradient that would decide is not finite."""
 
 
 @torch.no_grad()
@@ -18,22 +28,62 @@ def next_masks(
     method: Method,
     step: int,
     factors: Mapping[str, Tensor],
-    grads: Mapping[str, Tensor],
+    seen: Mapping[str, Tensor],
     memory: Memory,
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """The new masks, whole, and the numbers of active weights that the method asked for, by layer.
+    """The new masks, whole, and the numbers of active weights that the method asked for, by layer. Raises `NotFinite`.
 
-    The layers are those of `grads`. Before the first step (step 0) there are no gradients, and the layers are all.
+    A layer without a gradient (frozen, or not reached by the loss) is left out; before the first step (step 0) there are no
+    gradients, and the layers are all. The gradients are those that are there, or were `seen`.
     """
-    views: dict[str, LayerView] = {}
-    for name in topology.parameters if step == 0 else grads:
-        grad = whole(grads[name]) if method.uses_gradient and name in grads else None
-        if grad is not None and method.reads_corrected_grad() and name in factors:
-            grad = grad * topology.layers[name].broadcast(factors[name])
-        views[name] = view_of(topology, name, step, grad, memory)
+    layers = {
+        name: each
+        for name, each in topology.storage.items()
+        if step == 0 or each.parameter.grad is not None or name in seen
+    }
+    gradient = partial(_gradient, method if step else None, factors, seen)
+    if topology.kind() == "packed":
+        next_one = partial(_next_index, topology, method, step, memory)
+        new = {name: next_one(storage, gradient(storage)) for name, storage in layers.items()}
+        return new, {name: topology.active(name) for name in new}
+    views = {
+        name: view_of(topology, name, step, gradient(storage), memory) for name, storage in layers.items()
+    }
     counts = method.counts(views, step, memory)
     new = {name: _choose(method, view, counts[name]) for name, view in views.items()}
     return new, {name: counts[name].active for name in new}
+
+
+def _gradient(
+    method: Method | None, factors: Mapping[str, Tensor], seen: Mapping[str, Tensor], storage: Storage
+) -> Tensor | None:
+    """The dense gradient of a layer, whole, as the method reads it; None if it does not."""
+    if method is None or not method.uses_gradient:
+        return None
+    name = storage.layer.name
+    grad = whole(seen[name]) if name in seen and storage.kind == "dense" else storage.gradient()
+    if grad is None:
+        raise RuntimeError(missing_gradient(name, type(method).__name__))
+    if not is_finite(grad):
+        raise NotFinite
+    if method.reads_corrected_grad() and name in factors:
+        grad = grad * storage.layer.broadcast(factors[name])
+    return grad
+
+
+def _next_index(
+    topology: Topology, method: Method, step: int, memory: Memory, storage: Storage, grad: Tensor | None
+) -> Tensor:
+    """The next mask of a packed layer, by index: what is dense, scores and gradients, exists for one layer at a time."""
+    assert isinstance(storage, Packed)
+    name, fraction = storage.layer.name, method.drop_fraction_at(step)
+    if in_parts(method):
+        draw = generator(topology.seed, step, name)
+        return next_index(
+            method, storage.index, storage.parameter.detach(), grad, storage.layer.size, fraction, draw
+        )
+    view = view_of(topology, name, step, grad, memory)
+    return as_index(_choose(method, view, method.counts({name: view}, step, memory)[name]))
 
 
 def _choose(method: Method, view: LayerView, count: Count) -> Tensor:
@@ -48,7 +98,7 @@ def view_of(
     """A layer as a method sees it: whole, also where its parameter is sharded, so that ranks decide alike."""
     return LayerView(
         mask=whole(topology.masks[name]),
-        weight=whole(topology.parameters[name].detach()),
+        weight=topology.weight(name),
         grad=grad,
         generator=generator(topology.seed, step, name),
         layer=topology.layers[name],

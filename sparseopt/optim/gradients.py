@@ -13,33 +13,37 @@ decides what it does:
 All of it is elementwise on the device, on each rank's part of the tensors; nothing is read back.
 """
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparseopt.optim.decay import Decayed
-from sparseopt.topology.active import hold_to_mask_
 from sparseopt.topology.sharding import local, whole
+from sparseopt.topology.storage import Dense, Packed, Storage
 
 
 class SparseParameter(NamedTuple):
     """One sparse parameter, with what its gradient is multiplied by: on a sharded parameter, this rank's part of it."""
 
-    parameter: nn.Parameter
-    mask: Tensor  # the bool mask seen as bytes, as `hold_to_mask_` wants it
+    storage: Storage
     early: Tensor | None = (
         None  # factors of the neurons, before the norm is taken; broadcast against the weights
     )
     late: Tensor | None = None  # one number for the layer, after the clip
     measured: Callable[[], Tensor] | None = (
-        None  # where factors follow the weights: those of this step, for `early`
+        None  # where factors follow the weights: those of the neurons at this step, for `early`
+    )
+    early_by_neuron: Tensor | None = None
+    learning: Tensor | None = (
+        None  # mask of the weights that learn, where the method trains inactive ones as well
     )
 
     @property
     def grad(self) -> Tensor | None:
-        return None if self.parameter.grad is None else local(self.parameter.grad)
+        grad = self.storage.parameter.grad
+        return None if grad is None else local(grad)
 
     def correct(self) -> None:
         factors = self._factors()
@@ -47,12 +51,26 @@ class SparseParameter(NamedTuple):
             self.grad.mul_(factors)
 
     def hold_to_mask(self) -> None:
-        if self.grad is not None:
-            hold_to_mask_(self.grad, self.mask)
+        grad = self.grad
+        if grad is not None and not self.storage.is_held(grad):
+            self.storage.hold_(grad, self.learning)
 
     def rescale(self) -> None:
         if self.late is not None and self.grad is not None:
             self.grad.mul_(self.late)
+
+    def dense_norm(self) -> Tensor | None:
+        """The norm of the dense gradient of a packed layer, corrected; None where the gradient itself is the dense one."""
+        if isinstance(self.storage, Dense) or self.grad is None:
+            return None
+        dense = self.storage.gradient()
+        if dense is None:
+            raise RuntimeError(missing_gradient(self.storage.layer.name, "clip='paper'"))
+        scale = _scale_since(self.storage, self.grad, dense)
+        by_neuron = self.early_by_neuron if self.measured is None else self.measured()
+        if by_neuron is not None:
+            dense.mul_(self.storage.layer.broadcast(by_neuron))
+        return torch.linalg.vector_norm(dense) * scale
 
     @property
     def decayed(self) -> Decayed | None:
@@ -60,24 +78,30 @@ class SparseParameter(NamedTuple):
         factors = self._factors()
         if factors is None:
             return None
-        return Decayed(self.parameter, factors if self.late is None else factors * self.late)
+        return Decayed(self.storage.parameter, factors if self.late is None else factors * self.late)
 
     def _factors(self) -> Tensor | None:
-        return self.early if self.measured is None else self.measured()
+        return self.early if self.measured is None else self.storage.spread(self.measured())
 
 
-class ActiveGradient(Protocol):
-    """The gradient of a sparse parameter, in whatever form."""
+def _scale_since(storage: Packed, grad: Tensor, dense: Tensor) -> Tensor:
+    """What the packed gradient has been multiplied by since the backward pass, as a gradient scaler or a clip does."""
+    before = dense.reshape(-1)[storage.index]
+    largest = before.abs().argmax()
+    ratio = grad.view(-1)[largest] / before[largest]
+    return torch.where(ratio.isfinite(), ratio, torch.ones_like(ratio))
 
-    def hold_to_mask(self) -> None: ...
-    def correct(self) -> None: ...
-    @property
-    def decayed(self) -> Decayed | None: ...
+
+def missing_gradient(name: str, reader: str) -> str:
+    return (
+        f"{reader} reads the gradient of inactive weights at this step, and no backward pass has left that of {name!r}: "
+        "it must come after the step before, or after the optimizer's state was loaded, and go through the model"
+    )
 
 
 @torch.no_grad()
 def prepare_active(
-    sparse: Iterable[ActiveGradient], parameters: Iterable[Tensor], max_norm: float | None
+    sparse: Iterable[SparseParameter], parameters: Iterable[Tensor], max_norm: float | None
 ) -> Tensor | None:
     """Mask, correct, then clip by the norm of the result. Returns that norm, if a maximum is set."""
     for each in sparse:
@@ -92,9 +116,12 @@ def prepare_paper(
 ) -> Tensor | None:
     """Scale the dense gradients by D, clip by their norm, then mask and multiply by 1 / sqrt(1 - s_avg)."""
     sparse = list(sparse)
+    norms: dict[Tensor, Tensor] = {}
     for each in sparse:
+        if max_norm is not None and (norm := each.dense_norm()) is not None:
+            norms[each.storage.parameter] = norm
         each.correct()
-    norm = clip(parameters, max_norm)
+    norm = clip(parameters, max_norm, norms)
     for each in sparse:
         each.hold_to_mask()
         each.rescale()
@@ -104,21 +131,21 @@ def prepare_paper(
 PREPARE = {"active": prepare_active, "paper": prepare_paper}
 
 
-def clip(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor | None:
-    """Multiply the gradients by max_norm / max(norm, max_norm) and return their norm; None does nothing at all."""
+def clip(
+    parameters: Iterable[Tensor], max_norm: float | None, norms: Mapping[Tensor, Tensor] | None = None
+) -> Tensor | None:
+    """Multiply the gradients by max_norm / max(norm, max_norm) and return their norm; None does nothing at all.
+
+    `norms` has those that are taken over something else than the gradient itself.
+    """
     if max_norm is None:
         return None
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = whole(torch.nn.utils.get_total_norm(gradients))
+    norms = norms or {}
+    held = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+    gradients = [gradient for _, gradient in held]
+    norm = whole(torch.nn.utils.get_total_norm([norms.get(*pair) for pair in held]))
     if max_norm != float("inf"):
         coefficient = max_norm / norm.clamp(min=max_norm)
         for gradient in gradients:
             local(gradient).mul_(coefficient.to(gradient.device))
     return norm
-
-
-@torch.no_grad()
-def all_finite(gradients: Iterable[Tensor]) -> bool:
-    """Is every entry finite, on every rank? One value is read back from the device."""
-    verdicts = [whole(gradient.isfinite().all()) for gradient in gradients]
-    return not verdicts or bool(torch.stack(verdicts).all())

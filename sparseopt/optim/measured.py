@@ -20,8 +20,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sparseopt.topology import Layer, Topology
-from sparseopt.topology.sharding import part_like, whole
+from sparseopt.topology import Topology
+from sparseopt.topology.sharding import whole
+from sparseopt.topology.storage import Packed, Storage
 
 MeasuredMode = Literal["measured", "angular"]
 POWERS: dict[str, int] = {"measured": 1, "angular": 2}
@@ -38,39 +39,29 @@ def norm_factors(squares: Tensor, power: int) -> Tensor:
     return (squares / mean).clamp(min=LEAST).pow(power / 2)
 
 
-def squared_norms(layer: Layer, weight: Tensor) -> Tensor:
+def squared_norms(storage: Storage) -> Tensor:
     """||w_i||^2 of every neuron, in single precision at least, also of weights that several ranks share."""
-    weight = weight.detach()
+    layer, weight = storage.layer, storage.parameter.detach()
+    if isinstance(storage, Packed):
+        squares = _inexact(weight).square().view(-1)
+        return squares.new_zeros(layer.neurons).index_add_(0, layer.neuron_of(storage.index), squares)
     if layer.transposed:  # by_neuron moves axes, which sharded tensors may not be able to
         return layer.by_neuron(_inexact(whole(weight))).square().sum(1)
     return whole(_inexact(weight).square().sum(tuple(range(1, weight.ndim))))
 
 
+def measured_by_neuron(storage: Storage, power: int) -> Tensor:
+    """The factor of each neuron of a layer at the present weights."""
+    return norm_factors(squared_norms(storage), power)
+
+
 def measured_factors(topology: Topology, mode: MeasuredMode) -> dict[str, Tensor]:
     """The factor of each neuron at the present weights; 0 without inputs."""
     made = {}
-    for name, layer in topology.layers.items():
-        factors = norm_factors(squared_norms(layer, topology.parameters[name]), POWERS[mode])
+    for name, storage in topology.storage.items():
+        factors = measured_by_neuron(storage, POWERS[mode])
         made[name] = factors * (topology.fan_in(name) > 0).to(factors)
     return made
-
-
-def dense_scale(layer: Layer, weight: Tensor, power: int) -> Tensor:
-    """The factors of a layer's neurons, broadcast against its weights: this rank's part of them."""
-    return part_like(layer.broadcast(norm_factors(squared_norms(layer, weight), power)), weight)
-
-
-def neuron_of_weights(layer: Layer, index: Tensor) -> Tensor:
-    """For the weights at these places of the flattened tensor, the neurons they go into."""
-    neurons = torch.arange(layer.neurons, device=index.device)
-    return layer.broadcast(neurons).expand(layer.shape).reshape(-1)[index]
-
-
-def packed_scale(values: Tensor, neuron: Tensor, neurons: int, power: int) -> Tensor:
-    """The factor of every weight of a layer of which the active weights are in a row, and `neuron` says where each belongs."""
-    values = _inexact(values.detach())
-    squares = values.new_zeros(neurons).index_add_(0, neuron, values.square().reshape(-1))
-    return norm_factors(squares, power)[neuron].view_as(values)
 
 
 def _inexact(values: Tensor) -> Tensor:

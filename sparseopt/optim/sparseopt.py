@@ -3,13 +3,12 @@
 An ordinary step multiplies the gradient of each sparse weight by its mask and by its neuron's factor, clips if asked, and
 lets the base optimizer move the weights. A step at which the method is due moves connections instead of weights:
 
-    loss.backward()            the dense gradient, averaged over the ranks
+    loss.backward()            the gradient, averaged over the ranks; zero outside the masks, unless the step reads all of it
     optimizer.step()
       due?  yes  ->            the method's next mask of every layer; optimizer state of dropped and grown weights := 0,
                                grown weights := 0, factors computed anew; no weight moves, except under methods of which
                                `moves_weights` says that an ordinary step comes first
             no   ->            mask, correct, clip; base optimizer step; inactive weights and their state stay exactly 0
-                               (elementwise optimizers see the active weights alone: `packed_step`)
 
 Weight decay, momentum and the like remain the base optimizer's business.
 
@@ -22,7 +21,8 @@ Weight decay, momentum and the like remain the base optimizer's business.
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -36,7 +36,7 @@ from sparseopt.methods.view import Memory
 from sparseopt.optim.agreement import check_agreement
 from sparseopt.optim.asleep import Asleep, trains_inactive
 from sparseopt.optim.configuration import configuration, warn_of_changes
-from sparseopt.optim.connections import learning_rates, next_masks, view_of
+from sparseopt.optim.connections import NotFinite, learning_rates, next_masks, view_of
 from sparseopt.optim.correction import (
     Correction,
     average_density,
@@ -45,20 +45,13 @@ from sparseopt.optim.correction import (
     skew_factors,
 )
 from sparseopt.optim.decay import check_correct_decay, correct_decay
-from sparseopt.optim.elementwise import is_elementwise, is_watched
-from sparseopt.optim.gradients import (
-    PREPARE,
-    ActiveGradient,
-    SparseParameter,
-    all_finite,
-    prepare_active,
-)
-from sparseopt.optim.measured import POWERS, dense_scale, neuron_of_weights, packed_scale
-from sparseopt.optim.packed_step import PackedLayer, pack_state, pays, standing_in
+from sparseopt.optim.gradients import PREPARE, SparseParameter
+from sparseopt.optim.measured import POWERS, measured_by_neuron
+from sparseopt.optim.packed import check_fit_for_rows
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology
-from sparseopt.topology.active import hold_to_mask_
 from sparseopt.topology.sharding import local, part_like, whole
+from sparseopt.topology.storage import Dense
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +108,7 @@ class SparseOpt(OptimizerWrapper):
             raise ValueError(f"clip must be 'active' or 'paper', got {clip!r}")
         _check_parameters(base, topology)
         _check_start(method, topology)
+        check_fit_for_rows(base, topology, method)
         topology.follow_parameters()
         check_correction(correction, topology)
         if correct_decay:
@@ -147,14 +141,16 @@ class SparseOpt(OptimizerWrapper):
         self._settle()
         if method.due(0):  # the method has a start of its own
             self._asleep.woken = True
-            self._move_connections({})
+            self._move_connections()
             self._fall_asleep()
+        self._hold_gradients_on_arrival()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._seen = None
         self.topology.claim(self)
         self._settle()
+        self._hold_gradients_on_arrival()
 
     @property
     def factors(self) -> dict[str, Tensor]:
@@ -185,52 +181,39 @@ class SparseOpt(OptimizerWrapper):
             self._seen = {} if due else None
             loss = self._move_weights(closure)
             if due:
-                self._move_connections(self._seen or self._gradients())
+                self._move_connections(self._seen)
             self._seen = None
             self._fall_asleep()
-        self.topology.dense_grad_needed = self._dense_grad_needed()
+        self.topology.dense_grads.forget()
+        self._tell_what_is_wanted()
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        self.topology.dense_grads.forget()
 
     def _move_connections_or_weights(self, closure: Callable[[], float] | None) -> float | None:
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        return loss if self._move_connections(self._gradients()) else self._move_weights(closure)
+        return loss if self._move_connections() else self._move_weights(closure)
 
     def _move_weights(self, closure: Callable[[], float] | None) -> float | None:
-        if self._packed and not is_watched(self.base):
-            with torch.enable_grad():
-                loss = None if closure is None else closure()  # such optimizers would call it first, and once
-            self._move_active_weights()
-        elif closure is None:
+        if closure is None:
             self._prepare()
             loss = self.base.step()
-            self._hold_to_masks(self._sparse)
         else:
             loss = self.base.step(self._preparing(closure))
-            self._hold_to_masks(self._sparse)
+        self._hold_to_masks()
         return loss
-
-    @torch.no_grad()
-    def _move_active_weights(self) -> None:
-        """An ordinary step in which the layers that are ready for it are seen by their active weights alone."""
-        self._see_gradients()
-        state = self.state
-        ready = {p: layer for p, layer in self._packed.items() if layer.is_ready(state.get(p, {}))}
-        others = [each for each in self._sparse if each.parameter not in ready]
-        with standing_in(self.base, list(ready.values()), self.topology.copies) as stand_ins:
-            gradients = [*stand_ins, *others]
-            self.grad_norm = prepare_active(gradients, self._all_parameters(), self.max_grad_norm)
-            self._correct_decay(gradients)
-            self.base.step()
-        self._hold_to_masks(others)
 
     def _preparing(self, closure: Callable[[], float]) -> Callable[[], float]:
         """The user's closure, with the gradients prepared each time it has computed them."""
 
         def prepared() -> float:
             self._fall_asleep()
+            self.topology.dense_grads.forget()
             loss = closure()
             self._prepare()
             return loss
@@ -249,11 +232,9 @@ class SparseOpt(OptimizerWrapper):
         if isinstance(self.method, WeightMethod):
             self._adjust(self.method)
         self.grad_norm = PREPARE[self.clip](self._sparse, self._all_parameters(), self.max_grad_norm)
-        self._correct_decay(self._sparse)
-
-    def _correct_decay(self, sparse: Iterable[ActiveGradient]) -> None:
         if self.correct_decay:
-            correct_decay(self.base, (decayed for each in sparse if (decayed := each.decayed) is not None))
+            decayed = (each.decayed for each in self._sparse)
+            correct_decay(self.base, (each for each in decayed if each is not None))
 
     @torch.no_grad()
     def _adjust(self, method: WeightMethod) -> None:
@@ -278,34 +259,46 @@ class SparseOpt(OptimizerWrapper):
             self._asleep.sleep(self.topology, self.method.keeps_inactive)
 
     @torch.no_grad()
-    def _hold_to_masks(self, sparse: Iterable[SparseParameter]) -> None:
+    def _hold_to_masks(self) -> None:
         """Whatever the base optimizer did, inactive weights and their state are exactly zero afterwards."""
-        for each in sparse:
-            if each.parameter.grad is not None:
-                for tensor in self._entries_of(each.parameter):
-                    hold_to_mask_(tensor, each.mask)
+        for each in self._sparse:
+            if each.grad is not None and each.storage.kind == "dense":
+                for tensor in self._entries_of(each.storage.parameter):
+                    each.storage.hold_(tensor, each.learning)
 
     @torch.no_grad()
-    def _move_connections(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Update the topology. False if it has to wait because a gradient that would decide is not finite."""
+    def _move_connections(self, seen: Mapping[str, Tensor] | None = None) -> bool:
+        """Update the topology. False if it has to wait because a gradient that would decide is not finite.
+
+        `seen`: the gradients as they were before the weights moved; by default, those that are there.
+        """
         topology = self.topology
-        self._waiting = self.method.uses_gradient and not all_finite(list(gradients.values()))
-        if self._waiting:
+        try:
+            new, counts = next_masks(topology, self.method, self.steps, self.factors, seen or {}, self.memory)
+        except NotFinite:
+            self._waiting = True
             self._warn_once()
             return False
-        new, counts = next_masks(topology, self.method, self.steps, self.factors, gradients, self.memory)
+        self._waiting = False
         check_agreement(new, self.steps)
-        old = {name: local(topology.masks[name]) for name in new}
-        topology.replace(new, counts, start=self.steps == 0)
         if isinstance(self.method, WeightMethod) and self.method.trains_inactive:
+            topology.replace(new, counts, start=self.steps == 0)
             stay = self._asleep.choose(topology, self.method, self.steps, self.memory)
+            for name, stays in stay.items():
+                for tensor in self._entries_of(topology.parameters[name]):
+                    local(tensor).masked_fill_(~stays, 0)
         else:
-            stay = {name: before & local(topology.masks[name]) for name, before in old.items()}
-        for name, stays in stay.items():
-            for tensor in self._entries_of(topology.parameters[name]):
-                tensor.masked_fill_(~stays, 0)
+            tensors = {name: self._entries_of(topology.parameters[name]) for name in new}
+            topology.replace(new, counts, tensors, start=self.steps == 0)
         self._settle()
         return True
+
+    def _hold_gradients_on_arrival(self) -> None:
+        """Let users see between backward and step what the step will use: gradients that are zero outside the masks."""
+        for storage in self.topology.storage.values():
+            if isinstance(storage, Dense) and storage.parameter.requires_grad:
+                hook = _holding(weakref.ref(self), weakref.ref(storage))
+                storage.parameter.register_post_accumulate_grad_hook(hook)
 
     def _settle(self) -> None:
         """Derive from the masks in force what the steps need: factors, and masks as bytes."""
@@ -321,49 +314,33 @@ class SparseOpt(OptimizerWrapper):
             late = {name: x.rsqrt() for name, x in average_density(topology, self.correction).items()}
         self._sparse = [
             SparseParameter(
-                parameter,
-                self.learning(name).view(torch.uint8),
-                part_like(topology.layers[name].broadcast(early[name]), parameter) if name in early else None,
+                storage,
+                storage.spread(early[name]) if name in early else None,
                 late.get(name),
                 measured.get(name),
+                early.get(name),
+                self._asleep.awake.get(name),
             )
-            for name, parameter in topology.parameters.items()
+            for name, storage in topology.storage.items()
         ]
-        self._packed = self._packed_layers()
-        topology.active_grads = {each.parameter for each in self._packed.values()}
         self._version = topology.version
-        topology.dense_grad_needed = self._dense_grad_needed()
+        self._tell_what_is_wanted()
 
     def learning(self, name: str) -> Tensor:
         """Mask of the weights that learn, on this rank: the active ones, unless the method trains others as well."""
         return self._asleep.awake.get(name, local(self.topology.masks[name]))
 
-    def _packed_layers(self) -> dict[Tensor, PackedLayer]:
-        """The layers of which an ordinary step need see the active weights alone. The paper's norm is of dense gradients."""
-        if self.clip == "paper" or isinstance(self.method, WeightMethod) or not is_elementwise(self.base):
-            return {}
-        return {
-            each.parameter: PackedLayer(
-                *(each.parameter, self.topology.active_entries(name), each.early), self._packed_measure(name)
-            )
-            for name, each in zip(self.topology.parameters, self._sparse, strict=True)
-            if pays(self.topology, name)
-        }
-
     def _measures(self, power: int) -> dict[str, Callable[[], Tensor]]:
-        layers, parameters = self.topology.layers, self.topology.parameters
-        return {name: partial(dense_scale, layers[name], parameters[name], power) for name in layers}
-
-    def _packed_measure(self, name: str) -> Callable[[Tensor], Tensor] | None:
-        if self._power is None:
-            return None
-        layer = self.topology.layers[name]
-        neuron = neuron_of_weights(layer, self.topology.active_entries(name).index)
-        return partial(packed_scale, neuron=neuron, neurons=layer.neurons, power=self._power)
+        """Where the factors follow the weights: of each layer, what gives those of the moment."""
+        storage = self.topology.storage
+        return {name: partial(measured_by_neuron, each, power) for name, each in storage.items()}
 
     def _has_moved(self) -> bool:
         """Has the model gone to another device since?"""
-        return any(each.mask.device != each.parameter.device for each in self._sparse)
+        return any(each.storage.device() != each.storage.parameter.device for each in self._sparse)
+
+    def _tell_what_is_wanted(self) -> None:
+        self.topology.dense_grads.wanted = self._dense_grad_needed()
 
     def _dense_grad_needed(self) -> bool:
         """Must the next backward pass deliver the gradient of inactive weights, too?"""
@@ -379,12 +356,19 @@ class SparseOpt(OptimizerWrapper):
         return (parameter for group in self.param_groups for parameter in group["params"])
 
     def _entries_of(self, parameter: nn.Parameter) -> Iterator[Tensor]:
-        """The weights themselves, and all state of the base optimizer that has one entry a weight: this rank's part."""
-        yield local(parameter.detach())
-        for value in self.state.get(parameter, {}).values():
+        """The weights themselves, and all state of the base optimizer that has one entry a weight."""
+        yield parameter.detach()
+        for key, value in self.state.get(parameter, {}).items():
+            if not isinstance(value, Tensor) or value.shape != parameter.shape:
+                continue
+            if value.is_floating_point() or value.is_complex():
+                yield value
+            elif self.topology.kind() == "packed":
+                raise ValueError(
+                    f"the optimizer's state {key!r} has a code of {value.dtype} for each weight, which cannot move with "
+                    "it: use sparsify(..., storage='dense'), where codes stay in their places"
+                )
             # Whole numbers are left alone: in a quantised state they are codes, and code 0 is not the number 0.
-            if isinstance(value, Tensor) and value.shape == parameter.shape and _is_inexact(value):
-                yield local(value)
 
     def _warn_once(self) -> None:
         if not self._warned:
@@ -401,6 +385,7 @@ class SparseOpt(OptimizerWrapper):
         """
         return {
             "topology": self.topology.state_dict(),
+            "storage": self.topology.kind(),
             "steps": self.steps,
             "memory": {"numbers": dict(self.memory.numbers), "layers": self.memory.layers},
             "asleep": self._asleep.state_dict(self.topology),
@@ -410,7 +395,7 @@ class SparseOpt(OptimizerWrapper):
 
     def load_sparse_state_dict(self, state: StateDict) -> None:
         """Take over what `sparse_state_dict` gave; the state of another topology is refused and changes nothing."""
-        self.topology.check_state_dict(state["topology"])
+        self._check_sparse_state(state)
         warn_of_changes(state["configuration"], self._configuration())
         self.topology.load_state_dict(state["topology"])
         self.steps = state["steps"]
@@ -418,7 +403,20 @@ class SparseOpt(OptimizerWrapper):
         self._load_memory(state.get("memory", {}))
         self._asleep.load_state_dict(state.get("asleep", {}), self.topology)
         self._settle()
-        pack_state(self._packed.values(), self.state)
+
+    def _check_sparse_state(self, state: StateDict) -> None:
+        kinds = {"topology": dict, "steps": int, "waiting": bool, "configuration": dict}
+        for key, kind in kinds.items():
+            if not isinstance(state.get(key), kind):
+                found = "nothing" if key not in state else repr(state[key])[:80]
+                raise ValueError(f"damaged optimizer state: {key!r} must be a {kind.__name__}, got {found}")
+        saved, here = state.get("storage", "dense"), self.topology.kind()
+        if saved != here:
+            raise ValueError(
+                f"the state was saved with storage={saved!r}, and this topology has storage={here!r}: optimizer state goes on "
+                f"in the storage it was saved in; sparsify the model with storage={saved!r} (weights alone go both ways)"
+            )
+        self.topology.check_state_dict(state["topology"])
 
     def _load_memory(self, state: StateDict) -> None:
         parameters = self.topology.parameters
@@ -446,7 +444,7 @@ class SparseOpt(OptimizerWrapper):
                 f"the state dict has no {KEY!r} entry: it was saved by another optimizer; load it into the base "
                 "optimizer before wrapping that in SparseOpt"
             )
-        self.topology.check_state_dict(state[KEY]["topology"])
+        self._check_sparse_state(state[KEY])
 
     def _load_own_state(self, state: StateDict) -> None:
         self.load_sparse_state_dict(state[KEY])
@@ -461,8 +459,13 @@ def _check_start(method: Method, topology: Topology) -> None:
         )
 
 
-def _is_inexact(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+def _holding(owner: "weakref.ref[SparseOpt]", storage: "weakref.ref[Dense]") -> Callable[[Tensor], None]:
+    def hold(_: Tensor) -> None:
+        layer = storage()
+        if layer is not None and owner() is not None:
+            layer.hold_gradient_()
+
+    return hold
 
 
 def _check_parameters(base: Optimizer, topology: Topology) -> None:

@@ -58,6 +58,14 @@ class Layer:
         per_group = matrix.reshape(self.groups, self.shape[1], self.shape[0] // self.groups, -1)
         return per_group.transpose(1, 2).reshape(self.shape)
 
+    def neuron_of(self, index: Tensor) -> Tensor:
+        """The neuron that each of these flat positions of the weight leads to."""
+        if not self.transposed:
+            return index // self.inputs
+        kernel = math.prod(self.shape[2:])
+        group = index // (self.size // self.groups)
+        return group * self.shape[1] + index // kernel % self.shape[1]
+
     def broadcast(self, per_neuron: Tensor) -> Tensor:
         """One number a neuron, in a shape that broadcasts against the layer's weights."""
         trailing = [1] * (len(self.shape) - 2)

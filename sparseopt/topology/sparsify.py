@@ -3,17 +3,21 @@
 import logging
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from sparseopt.topology.dense_grads import DenseGradients
 from sparseopt.topology.densities import Distribution, active_counts, check_sparsity
 from sparseopt.topology.layers import Layer, Patterns, find_layers
 from sparseopt.topology.masks import random_mask
+from sparseopt.topology.packing import check_packable, pack_layer, refuse_packed
 from sparseopt.topology.randomness import generator
 from sparseopt.topology.sharding import local, part_like, whole
+from sparseopt.topology.storage import Dense
 from sparseopt.topology.topology import Topology
 
 Masks = Literal["nonzero"] | Mapping[str, Tensor]
@@ -32,6 +36,7 @@ def sparsify(
     include: Patterns = None,
     exclude: Patterns = None,
     init: Literal["sparse"] | None = None,
+    storage: Literal["dense", "packed"] = "dense",
     seed: int = 0,
 ) -> Topology:
     """Make a model sparse in place: choose masks, set the masked weights to exactly zero, return the `Topology`.
@@ -46,6 +51,8 @@ def sparsify(
         masks: None draws random masks; {name: bool tensor} takes these (layers not named stay dense); "nonzero" adopts
             the zeros the model already has.
         init: "sparse" draws the active weights anew with variance 2 / fan_in_i for neuron i.
+        storage: "dense" keeps plain parameters with exact zeros; "packed" keeps the active values alone, so that gradients,
+            optimizer state and what ranks send each other follow the active weights (docs/storage.md).
         seed: decides the masks, the sparse initialisation, and every later draw of the method.
 
     >>> model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
@@ -58,8 +65,11 @@ def sparsify(
         raise ValueError(f"seed must be a whole number, got {seed}")
     if init not in (None, "sparse"):
         raise ValueError(f"init must be None or 'sparse', got {init!r}")
+    if storage not in ("dense", "packed"):
+        raise ValueError(f"storage must be 'dense' or 'packed', got {storage!r}")
     if sparsity is not None:
         check_sparsity(sparsity)
+    refuse_packed(model)
     found = find_layers(model, include, exclude)
     layers = {name: layer for name, (layer, _) in found.items()}
     parameters = {name: parameter for name, (_, parameter) in found.items()}
@@ -72,9 +82,14 @@ def sparsify(
         chosen = _given_masks(masks, layers)
     if masks is not None:
         _check_given(chosen, sparsity)
-    topology = Topology(layers, parameters, chosen, seed=seed, init=init)
+    if storage == "packed":
+        check_packable(model, parameters)
     if init == "sparse":
-        _draw_weights(topology)
+        _draw_weights(layers, parameters, chosen, seed)
+    grads = DenseGradients()
+    keep = partial(pack_layer, model) if storage == "packed" else Dense
+    kept = {name: keep(layer, parameters[name], chosen[name], grads) for name, layer in layers.items()}
+    topology = Topology(kept, grads, seed=seed, init=init)
     topology.apply()
     for parameter in parameters.values():
         _SPARSE[parameter] = weakref.ref(topology)
@@ -157,11 +172,16 @@ def _refuse_twice(parameters: Mapping[str, nn.Parameter], masks: Masks | None) -
 
 
 @torch.no_grad()
-def _draw_weights(topology: Topology) -> None:
-    for name, layer in topology.layers.items():
-        std = (2 / topology.fan_in(name).clamp(min=1).double()).sqrt().cpu()
-        draw = generator(topology.seed, "init", name)
+def _draw_weights(
+    layers: Mapping[str, Layer],
+    parameters: Mapping[str, nn.Parameter],
+    masks: Mapping[str, Tensor],
+    seed: int,
+) -> None:
+    for name, layer in layers.items():
+        fan_in = layer.by_neuron(masks[name]).sum(1)
+        std = (2 / fan_in.clamp(min=1).double()).sqrt().cpu()
+        draw = generator(seed, "init", name)
         weight = torch.randn(layer.shape, generator=draw, device=draw.device, dtype=torch.float64)
         weight *= layer.broadcast(std)
-        parameter = topology.parameters[name]
-        local(parameter).copy_(part_like(weight, parameter))
+        local(parameters[name]).copy_(part_like(weight, parameters[name]))

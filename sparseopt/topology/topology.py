@@ -1,52 +1,73 @@
 """Who is connected to whom: the masks of a network, and everything that can be read off them.
 
-A `Topology` refers to the model's own parameters, which stay plain dense `nn.Parameter`s with exact zeros where the mask is
-False. Masks change through `replace` alone: it holds the counts to what they were, keeps the union of all masks (behind the
-ITOP rate of Liu et al. 2021) at one bit a weight, and counts a version up, by which whoever caches something derived from
-the masks notices.
+A `Topology` refers to the model's own parameters, kept dense or packed (see `sparseopt.topology.storage`). Masks change through
+`replace` alone: it holds the counts to what they were, keeps the union of all masks (behind the ITOP rate of Liu et al. 2021) at
+one bit a weight, and counts a version up, by which whoever caches something derived from the masks notices.
 """
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sparseopt.topology.active import ActiveEntries, Copies, TorchCopies
-from sparseopt.topology.bits import pack, unpack
+from sparseopt.topology.bits import unpack
+from sparseopt.topology.dense_grads import DenseGradients
 from sparseopt.topology.layers import Layer
-from sparseopt.topology.sharding import gather, local, shard_like, whole
+from sparseopt.topology.storage import Packed, Storage
 
 FORMAT = 1
 
 
+class Masks(Mapping[str, Tensor]):
+    """The mask of every layer, by name; that of a packed one is made when it is asked for."""
+
+    def __init__(self, storage: Mapping[str, Storage]) -> None:
+        self._storage = storage
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._storage[name].mask
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._storage
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._storage)
+
+    def __len__(self) -> int:
+        return len(self._storage)
+
+
 class Topology:
-    """Masks of a network and what follows from them; made by `sparsify`, moved by a method through `SparseOpt`."""
+    """Masks of a network and what follows from them; made by `sparsify`, moved by a method through `SparseOpt`.
+
+    `storage` says how each layer is kept; `dense_grads` is how an optimizer asks for the gradient of inactive weights.
+    """
 
     def __init__(
         self,
-        layers: Mapping[str, Layer],
-        parameters: Mapping[str, nn.Parameter],
-        masks: Mapping[str, Tensor],
+        storage: Mapping[str, Storage],
+        dense_grads: DenseGradients,
         *,
         seed: int = 0,
         init: str | None = None,
     ) -> None:
-        self.layers = dict(layers)
-        self.parameters = dict(parameters)
-        self.masks = {name: shard_like(mask, parameters[name]) for name, mask in masks.items()}
+        self.storage = dict(storage)
+        self.dense_grads = dense_grads
+        self.layers = {name: each.layer for name, each in storage.items()}
+        self.parameters = {name: each.parameter for name, each in storage.items()}
         self.seed = int(seed)  # also where it is numpy's, which a checkpoint could not hold
         self.init = init
         self.version = 0
         self.counts_moved = False  # has a method ever changed the number of active weights of a layer?
-        self.dense_grad_needed = False
-        self.active_grads: set[Tensor] = set()  # parameters whose gradient may come as an `ActiveTensor`
-        self.copies: Copies = TorchCopies()  # `accelerate` puts faster ones here
-        self._active = {name: int(mask.sum()) for name, mask in masks.items()}
-        self._ever = {name: pack(local(mask)) for name, mask in self.masks.items()}
-        self._entries: dict[str, tuple[int, ActiveEntries]] = {}
+        self._active = {name: each.active() for name, each in storage.items()}
         self._owner: weakref.ref[Any] | None = None
+
+    @property
+    def masks(self) -> Mapping[str, Tensor]:
+        """The masks in force, {name: bool tensor}."""
+        return Masks(self.storage)
 
     def active(self, name: str | None = None) -> int:
         """Number of active weights of a layer, or of the network."""
@@ -60,17 +81,9 @@ class Topology:
         """Share of zeros, in one layer or over all sparsifiable weights."""
         return 1 - self.active(name) / self.size(name)
 
-    def active_entries(self, name: str) -> ActiveEntries:
-        """The active entries of a layer's tensors under the mask in force: this rank's part."""
-        version, entries = self._entries.get(self._known(name), (None, None))
-        if entries is None or version != self.version:
-            entries = ActiveEntries(local(self.masks[name]))
-            self._entries[name] = (self.version, entries)
-        return entries
-
     def fan_in(self, name: str) -> Tensor:
         """Number of active incoming weights of each neuron of a layer."""
-        return self._layer(name).by_neuron(whole(self.masks[name])).sum(1)
+        return self.storage[self._known(name)].fan_in()
 
     def neuron_sparsity(self, name: str) -> Tensor:
         """s_i = 1 - fan_in_i / N of each neuron of a layer, in float64."""
@@ -86,6 +99,10 @@ class Topology:
         """Share of the sparsifiable weights that were active at some time (in-time over-parameterisation)."""
         return sum(int(self._ever_active(name).sum()) for name in self.layers) / self.size()
 
+    def weight(self, name: str) -> Tensor:
+        """The whole dense weight of a layer, zeros included, whatever its storage."""
+        return self.storage[self._known(name)].weight()
+
     def summary(self) -> str:
         """A table a person can read: one row a layer, then the network."""
         from sparseopt.topology.summary import summarise
@@ -95,21 +112,28 @@ class Topology:
     @torch.no_grad()
     def apply(self, names: Iterable[str] | None = None) -> None:
         """Set every inactive weight, of the layers named or of all, to exactly zero."""
-        for name in self.masks if names is None else names:
-            local(self.parameters[name].detach()).masked_fill_(~local(self.masks[name]), 0)
+        for name in self.storage if names is None else names:
+            self.storage[name].apply()
 
     def replace(
-        self, masks: Mapping[str, Tensor], counts: Mapping[str, int] | None = None, *, start: bool = False
+        self,
+        masks: Mapping[str, Tensor],
+        counts: Mapping[str, int] | None = None,
+        tensors: Mapping[str, Iterable[Tensor]] | None = None,
+        *,
+        start: bool = False,
     ) -> None:
         """Put new masks, given whole, in force.
 
-        Each must have exactly as many active weights as `counts` says; without that, as many as the one it replaces. With
-        `start` it is as if training began with them: what was active before does not count for the ITOP rate.
+        Each must have exactly as many active weights as `counts` says; without that, as many as the one it replaces. Entries
+        that were dropped or grown are zero afterwards in the layer's `tensors`: its parameter, and what an optimizer keeps in
+        that shape. With `start` it is as if training began with the masks: what was active before does not count for the
+        ITOP rate.
         """
         if not masks:
             return
         wanted = {name: self._active[name] if counts is None else counts[name] for name in masks}
-        found = torch.stack([mask.sum() for mask in masks.values()]).tolist()
+        found = torch.stack([self.storage[name].count(mask).cpu() for name, mask in masks.items()]).tolist()
         for name, count in zip(masks, found, strict=True):
             if count != wanted[name]:
                 raise ValueError(
@@ -119,26 +143,21 @@ class Topology:
         self.counts_moved |= any(self._active[name] != count for name, count in wanted.items())
         self._active.update(wanted)
         for name, mask in masks.items():
-            self.masks[name] = shard_like(mask, self.parameters[name])
-            packed = pack(local(self.masks[name]))
-            self._ever[name] = packed if start else self._ever[name] | packed
+            self.storage[name].replace(mask, (tensors or {}).get(name, ()), start=start)
         self.version += 1
 
     def follow_parameters(self) -> None:
         """Move masks and union to the devices the parameters are on now."""
-        for name, parameter in self.parameters.items():
-            if self.masks[name].device != parameter.device:
-                self.masks[name] = self.masks[name].to(parameter.device)
-                self._entries.pop(name, None)
-                self._ever[name] = self._ever[name].to(parameter.device)
+        for each in self.storage.values():
+            each.follow()
 
     def state_dict(self) -> dict[str, Any]:
         """Masks and ITOP union, bit-packed, and the seed: tensors and plain values only."""
         layers = {
             name: {
                 "shape": list(layer.shape),
-                "mask": pack(whole(self.masks[name])),
-                "ever": pack(self._ever_active(name)),
+                "mask": self.storage[name].bits(),
+                "ever": self.storage[name].ever_bits(),
             }
             for name, layer in self.layers.items()
         }
@@ -153,24 +172,20 @@ class Topology:
         """
         self.check_state_dict(state)
         self.follow_parameters()
-        before = dict(self.masks)
         for name, layer in self.layers.items():
-            saved, parameter = state["layers"][name], self.parameters[name]
-            self.masks[name] = shard_like(unpack(saved["mask"], layer.shape), parameter)
-            self._ever[name] = pack(local(shard_like(unpack(saved["ever"], layer.shape), parameter)))
-            self._active[name] = int(unpack(saved["mask"], layer.shape).sum())
+            saved = state["layers"][name]
+            self.storage[name].load(*(unpack(saved[record], layer.shape) for record in ("mask", "ever")))
+            self._active[name] = self.storage[name].active()
         self.seed, self.init = state["seed"], state["init"]
         self.counts_moved = state.get("counts_moved", False)
         self.version += 1
-        self.apply(name for name in before if not torch.equal(local(before[name]), local(self.masks[name])))
 
     def check_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raise ValueError unless `load_state_dict` could take this state."""
-        if state.get("format") != FORMAT:
-            raise ValueError(
-                f"topology state has format {state.get('format')!r}; this version reads {FORMAT}"
-            )
-        saved = state["layers"]
+        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+            found = state.get("format") if isinstance(state, Mapping) else state
+            raise ValueError(f"topology state has format {found!r}; this version reads {FORMAT}")
+        saved = state.get("layers", {})
         if set(saved) != set(self.layers):
             only_saved, only_here = (
                 sorted(set(saved) - set(self.layers)),
@@ -179,18 +194,43 @@ class Topology:
             raise ValueError(
                 f"state of another topology: only in the state {only_saved}, only here {only_here}"
             )
+        if not isinstance(state.get("seed"), int) or "init" not in state:
+            raise ValueError(f"topology state has seed {state.get('seed')!r} and init {state.get('init')!r}")
         for name, layer in self.layers.items():
-            if tuple(saved[name]["shape"]) != layer.shape:
+            counts_may_differ = self.counts_moved or bool(state.get("counts_moved"))
+            self._check_layer(name, layer, saved[name], counts_may_differ)
+
+    def _check_layer(
+        self, name: str, layer: Layer, saved: Mapping[str, Any], counts_may_differ: bool
+    ) -> None:
+        shape = tuple(saved.get("shape", ()))
+        if shape != layer.shape:
+            raise ValueError(
+                f"state of another topology: {name!r} has shape {shape} in the state, {layer.shape} here"
+            )
+        for record in ("mask", "ever"):
+            bits = saved.get(record)
+            octets = -(-layer.size // 8)
+            if not isinstance(bits, Tensor) or bits.dtype != torch.uint8 or bits.shape != (octets,):
+                found = f"{tuple(bits.shape)} {bits.dtype}" if isinstance(bits, Tensor) else repr(bits)
                 raise ValueError(
-                    f"state of another topology: {name!r} has shape {tuple(saved[name]['shape'])} in the state, "
-                    f"{layer.shape} here"
+                    f"damaged topology state: {record!r} of {name!r} must be {octets} bytes, got {found}"
                 )
-            count = int(unpack(saved[name]["mask"], layer.shape).sum())
-            if count != self._active[name] and not (self.counts_moved or state.get("counts_moved")):
-                raise ValueError(
-                    f"state of another topology: {name!r} has {count} active weights in the state, "
-                    f"{self._active[name]} here; sparsify the model as it was when the state was saved"
-                )
+        count = int(unpack(saved["mask"], layer.shape).sum())
+        if count != self._active[name] and not counts_may_differ:
+            raise ValueError(
+                f"state of another topology: {name!r} has {count} active weights in the state, "
+                f"{self._active[name]} here; sparsify the model as it was when the state was saved"
+            )
+
+    def kind(self) -> str:
+        """How the layers are kept: "dense" or "packed"."""
+        return next(iter(self.storage.values())).kind
+
+    def packed(self, name: str) -> Packed | None:
+        """The storage of a layer that is packed; None if it is not, or not sparse."""
+        storage = self.storage.get(name)
+        return storage if isinstance(storage, Packed) else None
 
     def claim(self, owner: object) -> None:
         """Let one optimizer move this topology; refuse a second one while the first is alive."""
@@ -205,14 +245,7 @@ class Topology:
         return self._owner is not None and self._owner() is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The copy of the optimizer claims the copy of the topology; the copied tensors are other tensors.
-        return {
-            **self.__dict__,
-            "_owner": None,
-            "_entries": {},
-            "copies": TorchCopies(),
-            "active_grads": set(),
-        }
+        return {**self.__dict__, "_owner": None}  # the copy of the optimizer claims the copy of the topology
 
     def __repr__(self) -> str:
         return (
@@ -222,8 +255,7 @@ class Topology:
 
     def _ever_active(self, name: str) -> Tensor:
         """Mask of all weights of a layer that were active at some time."""
-        part = unpack(self._ever[name], local(self.masks[name]).shape)
-        return gather(part, self.parameters[name])
+        return unpack(self.storage[name].ever_bits(), self.layers[name].shape)
 
     def _layer(self, name: str) -> Layer:
         return self.layers[self._known(name)]

@@ -4,6 +4,7 @@ import copy
 import io
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -37,11 +38,14 @@ def batches(steps: int) -> list[tuple[Tensor, Tensor]]:
 class Training:
     """A model with its optimizer, trained step by step."""
 
-    def __init__(self, *, accelerated: bool, method: so.Method | None = None) -> None:
+    def __init__(
+        self, *, accelerated: bool, method: so.Method | None = None, storage: Any = "dense", **options: Any
+    ) -> None:
         self.model = small_resnet()
-        self.topology = so.sparsify(self.model, 0.9)
+        self.topology = so.sparsify(self.model, 0.9, storage=storage)
         base = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
-        self.optimizer = so.SparseOpt(base, self.topology, method or so.SET(total_steps=STEPS, every=25))
+        method = method or so.SET(total_steps=STEPS, every=25)
+        self.optimizer = so.SparseOpt(base, self.topology, method, **options)
         if accelerated:
             so.accelerate(self.model, self.topology)
             assert isinstance(self.model.forward, SparseForward)
@@ -120,16 +124,33 @@ def test_rigl_gets_the_dense_gradient_when_it_is_due_and_only_then() -> None:
     assert dense == [5, 10]
 
 
-def test_optimizers_that_always_need_the_dense_gradient_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    model = small_resnet()
-    topology = so.sparsify(model, 0.9)
-    base = torch.optim.SGD(model.parameters(), lr=0.1)
-    optimizer = so.SparseOpt(base, topology, so.Static(), max_grad_norm=1.0, clip="paper")
-    so.accelerate(model, topology)
-    for x, y in batches(module.DENSE_STEPS):
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    assert "clip='paper'" in caplog.text
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+@pytest.mark.parametrize("evaluating", [False, True])
+def test_the_dense_gradient_is_that_of_the_dense_network(storage: Any, evaluating: bool) -> None:
+    """Convolutions and linear layers, with batch norm in either mode: a frozen one must not keep RigL from growing."""
+    grads: list[dict[str, torch.Tensor]] = []
+    for accelerated in (False, True):
+        run = Training(accelerated=accelerated, method=so.RigL(total_steps=100, every=1), storage=storage)
+        run.model.train(not evaluating)
+        x, y = batches(1)[0]
+        F.cross_entropy(run.model(x), y).backward()
+        each = {name: kept.gradient() for name, kept in run.topology.storage.items()}
+        grads.append({name: grad for name, grad in each.items() if grad is not None})
+    assert grads[0].keys() == grads[1].keys() == run.topology.layers.keys()
+    for name, expected in grads[0].items():
+        assert int((expected != 0).sum()) > run.topology.active(name)
+        torch.testing.assert_close(
+            grads[1][name], expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max())
+        )
+
+
+def test_the_paper_s_norm_is_that_of_the_dense_network() -> None:
+    norms = []
+    for accelerated in (False, True):
+        run = Training(accelerated=accelerated, method=so.Static(), max_grad_norm=1.0, clip="paper")
+        run.step(*batches(1)[0])
+        norms.append(run.optimizer.grad_norm)
+    torch.testing.assert_close(norms[0], norms[1], rtol=1e-4, atol=0.0)
 
 
 def test_state_dict_and_parameters_are_the_models_own() -> None:

@@ -64,10 +64,10 @@ def test_an_optimizer_that_lacks_parameters_is_refused(build: Build) -> None:
 def test_one_optimizer_a_topology(build: Build, train: Callable[..., None]) -> None:
     model, topology = build()
     first = so.SparseOpt(sgd(model), topology, so.RigL(total_steps=10, every=1))
-    needed = topology.dense_grad_needed
+    needed = topology.dense_grads.wanted
     with pytest.raises(ValueError, match="already belongs to a SparseOpt optimizer"):
         so.SparseOpt(sgd(model), topology, so.Static())
-    assert topology.dense_grad_needed == needed
+    assert topology.dense_grads.wanted == needed
     train(model, first, 2)
     del first
     # a topology whose optimizer is gone is free

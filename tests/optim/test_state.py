@@ -59,7 +59,7 @@ def test_a_loaded_state_goes_on_as_the_saved_one(build: Build, train: Train, mod
         part.load_state_dict(state)
     assert its_optimizer.steps == 10
     assert loaded[1].itop_rate() == saved[1].itop_rate() > at_the_start
-    assert its_optimizer.topology.dense_grad_needed == optimizer.topology.dense_grad_needed
+    assert its_optimizer.topology.dense_grads.wanted == optimizer.topology.dense_grads.wanted
     for network, each in ((saved, optimizer), (loaded, its_optimizer)):
         train(network[0], each, 10, first=11)
     for one, other in zip(

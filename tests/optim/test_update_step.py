@@ -160,12 +160,12 @@ def test_the_update_waits_while_a_gradient_is_not_finite(caplog: pytest.LogCaptu
         for value in (bad, float("nan")):  # step 4 is due; step 5 would make up for it
             step_with(model, optimizer, [1, 1, 1, 1, value, 1])
             assert topology.version == 0
-            assert topology.dense_grad_needed
+            assert topology.dense_grads.wanted
         assert model.weight.isfinite().all()  # only inactive weights had the bad gradient: the others went on
         assert not model.weight[0, 4:].any()
         step_with(model, optimizer, [0, 0, 0, 0, 1, 2])
         assert topology.masks["weight"].tolist() == [[True, True, False, True, False, True]]
-        assert not topology.dense_grad_needed
+        assert not topology.dense_grads.wanted
         step_with(model, optimizer, [1, 1, 1, 1, 1, 1])
         step_with(model, optimizer, [1, 1, 1, 1, bad, 1])
         assert topology.version == 1
@@ -180,7 +180,7 @@ def test_a_waiting_update_ends_with_the_schedule() -> None:
         step_with(model, optimizer, [1, 1, 1, 1, 1, float("inf")])
     step_with(model, optimizer, [1, 1, 1, 1, 1, 1])
     assert optimizer.topology.version == 0
-    assert not optimizer.topology.dense_grad_needed
+    assert not optimizer.topology.dense_grads.wanted
 
 
 def test_set_does_not_look_at_gradients() -> None:
@@ -219,15 +219,15 @@ def test_every_update_layer_and_seed_has_a_draw_of_its_own() -> None:
 def test_the_dense_gradient_is_asked_for_exactly_where_it_is_read() -> None:
     rigl = so.RigL(total_steps=9, every=3, until=1.0)
     model, optimizer = single_layer([1, 1, 1, 1], [1, 1, 0, 0], rigl)
-    asked = [optimizer.topology.dense_grad_needed]
+    asked = [optimizer.topology.dense_grads.wanted]
     for _ in range(9):
         step_with(model, optimizer, [1, 1, 1, 1])
-        asked.append(optimizer.topology.dense_grad_needed)
+        asked.append(optimizer.topology.dense_grads.wanted)
     assert [step for step, needed in enumerate(asked, start=1) if needed] == [3, 6]
     for method in (so.Static(), so.SET(total_steps=9, every=1)):
-        assert not single_layer([1, 1, 1], [1, 1, 0], method)[1].topology.dense_grad_needed
+        assert not single_layer([1, 1, 1], [1, 1, 0], method)[1].topology.dense_grads.wanted
     _, clipped = single_layer([1, 1, 1], [1, 1, 0], so.Static(), max_grad_norm=1.0, clip="paper")
-    assert clipped.topology.dense_grad_needed
+    assert clipped.topology.dense_grads.wanted
 
 
 def test_a_method_of_ones_own_needs_no_decoration(

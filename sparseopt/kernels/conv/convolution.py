@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sparseopt.kernels.match.graph import Conv
 from sparseopt.kernels.native import pattern
+from sparseopt.kernels.native.packed import Weight
 from sparseopt.kernels.native.pattern import Pattern
 
 
@@ -69,19 +69,21 @@ class Lists:
     backward_border: int
 
 
-def build_lists(conv: Conv, mask: Tensor, height: int, width: int, border: int, lanes: int) -> Lists:
+def build_lists(weight: Weight, height: int, width: int, border: int, lanes: int) -> Lists:
     """`border` is that of the convolution's input."""
-    module = conv.module
+    module = weight.module
+    assert isinstance(module, nn.Conv2d)
+    shape, position = weight.shape, weight.position()
     rows, columns = axes(module, height, width)
     padding = (rows.padding, columns.padding)
     around = backward_border(module, height, width)
     read = pattern.geometry(module.in_channels, width, border, lanes)
     written = pattern.geometry(module.out_channels, columns.output, around, lanes)
     return Lists(
-        shape=mask.shape,
-        position=pattern.positions(mask),
-        forward=pattern.conv_forward(mask, padding, read),
-        backward=pattern.conv_backward(mask, padding, rows.stride, written),
+        shape=shape,
+        position=position,
+        forward=pattern.conv_forward(position, shape, padding, read),
+        backward=pattern.conv_backward(position, shape, padding, rows.stride, written),
         reach=rows.reach,
         backward_reach=rows.backward_reach,
         backward_border=around,

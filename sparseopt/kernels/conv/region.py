@@ -13,6 +13,7 @@ from sparseopt.kernels.conv.run import Plan, Run
 from sparseopt.kernels.match.graph import Conv, Region
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.packed import Weight
 from sparseopt.topology import Topology
 
 KEPT_WIDTHS = 8  # image widths for which index lists are kept; those made first make way
@@ -26,12 +27,14 @@ class SparseRegion(nn.Module):
         super().__init__()
         self.topology = topology
         self.plan = Plan(region)
+        self.conv_weights = {conv: Weight(conv.module, conv.weight, topology) for conv in region.convs}
         self.memory = Buffers(operators().lanes())
         self._lists: dict[tuple[Conv, int, int], Lists] = {}
         self._built_for = topology.version
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        return self.plan.region.weights()
+        weights = self.conv_weights.values()
+        return [(weight.name, weight.parameter) for weight in weights if weight.name is not None]
 
     def parameters_of_region(self) -> Iterator[Tensor]:
         for conv in self.plan.region.convs:
@@ -44,15 +47,15 @@ class SparseRegion(nn.Module):
         if key not in self._lists:
             if len(self._lists) >= KEPT_WIDTHS * len(self.plan.region.convs):
                 del self._lists[next(iter(self._lists))]
-            mask = conv.mask(self.topology)
-            self._lists[key] = build_lists(conv, mask, height, width, border, self.memory.lanes)
+            weight = self.conv_weights[conv]
+            self._lists[key] = build_lists(weight, height, width, border, self.memory.lanes)
         return self._lists[key]
 
     def start(self) -> Run:
         if self._built_for != self.topology.version:
             self._lists.clear()
             self._built_for = self.topology.version
-        return Run(self.plan, self.lists, self.memory, operators())
+        return Run(self.plan, self.conv_weights, self.lists, self.memory, operators())
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
         return _run(self, images)

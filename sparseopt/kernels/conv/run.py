@@ -5,18 +5,19 @@ run in reverse, each leaving its share of its input's gradient; the last share t
 ReLU, the shortcut's share, and the sums that the batch norm below needs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 
 from sparseopt.kernels.conv.convolution import Lists, axes
 from sparseopt.kernels.match.graph import Activation, Conv, Region, Shortcut
 from sparseopt.kernels.native.buffers import Buffers, Shape
 from sparseopt.kernels.native.memory import doubles, floats, zeros
 from sparseopt.kernels.native.norm import Norm
-from sparseopt.kernels.native.packed import gather, scatter
+from sparseopt.kernels.native.packed import Weight
 
 ListsOf = Callable[[Conv, int, int, int], Lists]
 
@@ -61,8 +62,10 @@ class Plan:
 class Run:
     """Buffers and numbers of one pass. `backward` may be called once: it overwrites what `forward` kept."""
 
-    def __init__(self, plan: Plan, lists: ListsOf, buffers: Buffers, ops: Any) -> None:
-        self.plan, self.lists, self.buffers, self.ops = plan, lists, buffers, ops
+    def __init__(
+        self, plan: Plan, weights: Mapping[Conv, Weight], lists: ListsOf, buffers: Buffers, ops: Any
+    ) -> None:
+        self.plan, self.weights, self.lists, self.buffers, self.ops = plan, weights, lists, buffers, ops
         self.samples = 0
         self.shapes: dict[Activation, Shape] = {}
         self.x: dict[Activation, Tensor] = {}
@@ -137,8 +140,8 @@ class Run:
         self.z[conv] = self.buffers.take(out)
         norm = self.norms[conv] = Norm(conv, self.ops, self.samples * rows.output * columns.output)
         lists = self.used[conv] = self.lists(conv, shape.height, shape.width, shape.border)
-        check_weight(conv, lists)
-        self.values[conv] = gather(conv.module.weight, lists.position)
+        check_weight(self.weights[conv], lists)
+        self.values[conv] = self.weights[conv].values(lists.position)
         use = lists.forward
         self.ops.conv_forward(
             x, shape.border, keep, *source,
@@ -234,6 +237,9 @@ class Run:
         lists, values = self.used[conv], self.values[conv]
         use = lists.backward
         of_weights = torch.empty_like(values)
+        dense = (
+            self._dense_gradient(conv, activation, coefficients) if self.weights[conv].dense_wanted else None
+        )
         self._done.add(conv)
         self.ops.conv_backward(
             self.g[activation], self.g_shapes[activation].border, self.z[conv], coefficients,
@@ -242,8 +248,35 @@ class Run:
             conv.module.stride[0], lists.backward_reach, lists.backward_border, self.samples,
             of_weights, self.sums.get(source),
         )  # fmt: skip
-        self.gradients[conv.module.weight] = scatter(of_weights, lists.position, conv.module.weight)
+        weight = self.weights[conv]
+        self.gradients[weight.parameter] = weight.gradient(of_weights, lists.position, dense)
         self._release(conv)
+
+    def _dense_gradient(
+        self, conv: Conv, activation: Activation, coefficients: Tensor
+    ) -> Callable[[], Tensor]:
+        """The gradient of all weights, by torch: computed now, before what it is made from is overwritten."""
+        module, shape = conv.module, self.weights[conv].shape
+        g = self._image(self.g[activation], self.g_shapes[activation].border)
+        z = self._image(self.z[conv], 0)
+        a, b, c, mean = (each.view(-1, 1, 1) for each in coefficients)
+        source, border, norm, relu = self._input(conv.input)
+        x = self._image(source, border)
+        if norm is not None:
+            middle, scale, offset = (each.view(-1, 1, 1) for each in norm)
+            x = (x - middle) * scale + offset
+            x = x.relu() if relu else x
+        dz = a * g + (b * (z - mean) + c)
+        assert not isinstance(module.padding, str)
+        gradient = conv2d_weight(x, list(shape), dz, module.stride, module.padding)  # pyright: ignore[reportArgumentType]
+        return lambda: gradient
+
+    def _image(self, blocked: Tensor, border: int) -> Tensor:
+        """An activation, or its gradient, as torch has images."""
+        _, height, channels, width, _ = blocked.shape
+        image = floats(self.samples, channels, height - 2 * border, width - 2 * border)
+        self.ops.unpack(blocked, border, image)
+        return image
 
     def _sums_of(self, conv: Conv, activation: Activation) -> Tensor:
         if activation.main is conv:
@@ -328,14 +361,12 @@ def shape_of(z: Tensor) -> Shape:
     return Shape(z.shape[0], z.shape[1], z.shape[2], z.shape[3])
 
 
-def check_weight(conv: Conv, lists: Lists) -> None:
+def check_weight(weight: Weight, lists: Lists) -> None:
     """The kernels trust the shapes."""
-    module = conv.module
-    if module.weight.shape != lists.shape or (
-        module.bias is not None and module.bias.shape != lists.shape[:1]
-    ):
+    bias = weight.module.bias
+    if weight.shape != lists.shape or (bias is not None and bias.shape != lists.shape[:1]):
         raise RuntimeError(
-            f"{conv.weight!r} has another shape, {tuple(module.weight.shape)}, than when the model was accelerated, "
+            f"{weight.name!r} has another shape, {tuple(weight.shape)}, than when the model was accelerated, "
             f"{tuple(lists.shape)}"
         )
 

@@ -7,14 +7,12 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from sparseopt.kernels.linear.run import ChainRun, Lists
+from sparseopt.kernels.linear.run import ChainRun, Lists, parameters_of
 from sparseopt.kernels.match.chains import Chain
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.packed import gather
+from sparseopt.kernels.native.packed import Weight
 from sparseopt.topology import Topology
-from sparseopt.topology.active import WEIGHT, ActiveEntries
-from sparseopt.topology.active_parameter import ActiveParameter, adopt
 
 
 class SparseChain(nn.Module):
@@ -23,47 +21,25 @@ class SparseChain(nn.Module):
     def __init__(self, chain: Chain, topology: Topology) -> None:
         super().__init__()
         self.chain, self.topology = chain, topology
+        self.layer_weights = [Weight(layer.module, layer.weight, topology) for layer in chain]
         self.memory = Buffers(operators().lanes())
         self._lists: Lists | None = None
         self._built_for: int | None = None
 
     def weights(self) -> list[tuple[str, Tensor]]:
-        return [(layer.weight, layer.module.weight) for layer in self.chain]
+        return [
+            (layer.weight, weight.parameter)
+            for layer, weight in zip(self.chain, self.layer_weights, strict=True)
+        ]
 
     def lists(self) -> Lists:
         """Lists of every layer, for the masks in force."""
         if self._lists is None or self._built_for != self.topology.version:
-            masks = [self._mask(name, weight) for name, weight in self.weights()]
-            entries = [
-                self.topology.active_entries(name)
-                if mask is self.topology.masks.get(name)
-                else ActiveEntries(mask)
-                for (name, _), mask in zip(self.weights(), masks, strict=True)
-            ]
-            self._lists, self._built_for = Lists(masks, entries), self.topology.version
+            self._lists, self._built_for = Lists(self.layer_weights), self.topology.version
         return self._lists
 
-    def _mask(self, name: str, weight: Tensor) -> Tensor:
-        """All weights, in a layer that is not sparse, or another one than was sparse."""
-        mask = self.topology.masks.get(name)
-        if mask is None or mask.shape != weight.shape:
-            return torch.ones_like(weight, dtype=torch.bool)
-        return mask
-
-    def values(self, weight: Tensor, entries: ActiveEntries) -> Tensor:
-        """The active values of a weight: where the optimizer works on them as well, the very same ones."""
-        if type(weight) is nn.Parameter and weight in self.topology.active_grads and weight.is_contiguous():
-            entries.left.pop(WEIGHT, None)
-            adopt(weight, self.topology.copies)
-        if isinstance(weight, ActiveParameter):
-            return weight.content.values(entries)
-        return gather(weight, entries.position)
-
     def start(self) -> ChainRun:
-        lists = self.lists()
-        weights = (layer.module.weight for layer in self.chain)
-        values = [self.values(*each) for each in zip(weights, lists.entries, strict=True)]
-        return ChainRun(self.chain, lists, values, self.memory, self.topology.active_grads)
+        return ChainRun(self.chain, self.layer_weights, self.lists(), self.memory)
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
         return _run(self, x)
@@ -74,7 +50,7 @@ class SparseChain(nn.Module):
             return (
                 self._dense(x),
             )  # batch norm takes the second axis for the channels, and leaves empty batches alone
-        parameters = [each for layer in self.chain for each in layer.parameters()]
+        parameters = parameters_of(self.chain, self.layer_weights)
         flat = x.float().reshape(-1, x.shape[-1])
         self._check_shapes(flat)
         y = _Pass.apply(self, flat, *parameters)
@@ -83,8 +59,8 @@ class SparseChain(nn.Module):
     def _check_shapes(self, x: Tensor) -> None:
         """The kernels trust the shapes; a layer that does not fit its input, its mask or its bias is torch's to refuse."""
         features = x.shape[1]
-        for layer, known in zip(self.chain, self.lists().shapes, strict=True):
-            shape, bias = layer.module.weight.shape, layer.module.bias
+        for layer, weight, known in zip(self.chain, self.layer_weights, self.lists().shapes, strict=True):
+            shape, bias = weight.shape, layer.module.bias
             fits = shape[1] == features and (bias is None or bias.shape == shape[:1])
             if not fits or shape != known:
                 raise RuntimeError(

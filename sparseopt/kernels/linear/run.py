@@ -4,7 +4,8 @@ Activations stay in tiles (see `csrc/linear.h`) from the first layer of a chain 
 batch is padded to whole vectors with samples whose gradient is zero. Layers up to a batch norm run in one call.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,19 +16,18 @@ from sparseopt.kernels.native.buffers import Buffers, Shape
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import doubles, floats
 from sparseopt.kernels.native.norm import Norm
-from sparseopt.kernels.native.packed import NOTHING, scatter
-from sparseopt.topology.active import ActiveEntries
-from sparseopt.topology.active_tensor import ActiveTensor
+from sparseopt.kernels.native.packed import NOTHING, Weight
 
 
 class Lists:
     """Index lists of all layers of a chain."""
 
-    def __init__(self, masks: list[Tensor], entries: list[ActiveEntries]) -> None:
-        self.entries = entries
-        self.shapes = [mask.shape for mask in masks]
-        self._forward = [pattern.linear_forward(mask) for mask in masks]
-        self._backward = [pattern.linear_backward(mask) for mask in masks]
+    def __init__(self, weights: Sequence[Weight]) -> None:
+        self.shapes = [weight.shape for weight in weights]
+        self.positions = [weight.position() for weight in weights]
+        placed = list(zip(self.positions, self.shapes, strict=True))
+        self._forward = [pattern.linear_forward(*each) for each in placed]
+        self._backward = [pattern.linear_backward(*each) for each in placed]
 
     def forward(self, layers: slice) -> tuple[list[Tensor], list[Tensor]]:
         """Starts and offsets, as the kernels take them."""
@@ -41,21 +41,14 @@ class Lists:
 
 
 class ChainRun:
-    """`activations` are the input and the outputs of all layers, `sums` what a batch norm makes such an output from.
+    """`activations` are the input and the outputs of all layers, `sums` what a batch norm makes such an output from."""
 
-    `values` are the layers' active weights. Gradients of the parameters in `active_grads` may leave as `ActiveTensor`s.
-    """
-
-    def __init__(
-        self,
-        chain: Chain,
-        lists: Lists,
-        values: list[Tensor],
-        memory: Buffers,
-        active_grads: Collection[Tensor],
-    ) -> None:
-        self.chain, self.lists, self.values, self.memory = chain, lists, values, memory
-        self.active_grads, self.ops = active_grads, operators()
+    def __init__(self, chain: Chain, weights: Sequence[Weight], lists: Lists, memory: Buffers) -> None:
+        self.chain, self.weights, self.lists, self.memory = chain, weights, lists, memory
+        self.values = [
+            weight.values(position) for weight, position in zip(weights, lists.positions, strict=True)
+        ]
+        self.ops = operators()
         self.samples = 0
         self.activations: list[Tensor] = []
         self.sums: dict[int, Tensor] = {}  # by the number of the layer
@@ -73,11 +66,11 @@ class ChainRun:
         self.ops.untile_samples(self.activations[-1], y)
         return y
 
-    def _segments(self) -> Iterator[slice]:
-        """Layers that run in one call: up to a batch norm, or to the end."""
+    def _segments(self, *, single: bool = False) -> Iterator[slice]:
+        """Layers that run in one call: up to a batch norm, or to the end; or single ones."""
         first = 0
         for last, layer in enumerate(self.chain):
-            if layer.norm is not None or last == len(self.chain) - 1:
+            if single or layer.norm is not None or last == len(self.chain) - 1:
                 yield slice(first, last + 1)
                 first = last + 1
 
@@ -135,7 +128,9 @@ class ChainRun:
         dy = self._tiles(gradient.shape[1])
         self.ops.tile_samples(gradient.contiguous(), dy)
         found: dict[Tensor, Tensor] = {}
-        for layers in reversed(list(self._segments())):
+        # The gradients of what a segment's inner layers have written never leave the kernels.
+        dense = any(weight.dense_wanted for weight in self.weights)
+        for layers in reversed(list(self._segments(single=dense))):
             if layers.stop - 1 in self.norms:
                 found |= self._norm_back(layers.stop - 1, dy)
             dx = (
@@ -145,19 +140,21 @@ class ChainRun:
             self._give(dy)
             if dx is not None:
                 dy = dx
-        of_input = self._untiled_gradient(dy) if input_wanted else None
-        parameters = [each for layer in self.chain for each in layer.parameters()]
+        of_input = None
+        if input_wanted:
+            of_input = self._untiled(dy)
+            self._give(dy)
+        parameters = parameters_of(self.chain, self.weights)
         return [of_input, *(None if each is None else found.get(each) for each in parameters)]
 
     def _versions(self) -> list[int]:
         """How often each layer's values were changed in place; values for inference are not."""
         return [0 if each.is_inference() else each._version for each in self.values]
 
-    def _untiled_gradient(self, tiles: Tensor) -> Tensor:
-        gradient = floats(self.samples, tiles.shape[2])
-        self.ops.untile_samples(tiles, gradient)
-        self._give(tiles)
-        return gradient
+    def _untiled(self, tiles: Tensor) -> Tensor:
+        samples = floats(self.samples, tiles.shape[2])
+        self.ops.untile_samples(tiles, samples)
+        return samples
 
     def _norm_back(self, index: int, dy: Tensor) -> dict[Tensor, Tensor]:
         """Turns the gradient of a layer's output into that of its sums, in place."""
@@ -182,14 +179,24 @@ class ChainRun:
         for index, values, of_bias in zip(
             range(layers.start, layers.stop), of_weights, of_biases, strict=True
         ):
-            module = self.chain[index].module
-            found[module.weight] = self._weight_gradient(index, values)
+            weight, dense = self.weights[index], None
+            if weight.dense_wanted:
+                dense = partial(outer, self._untiled(dy), self._untiled(self.activations[index]))
+            found[weight.parameter] = weight.gradient(values, self.lists.positions[index], dense)
             if of_bias.numel():
-                found[module.bias] = of_bias
+                found[self.chain[index].module.bias] = of_bias
         return found
 
-    def _weight_gradient(self, index: int, values: Tensor) -> Tensor:
-        weight, entries = self.chain[index].module.weight, self.lists.entries[index]
-        if weight in self.active_grads:
-            return ActiveTensor(values, entries, weight.shape)
-        return scatter(values, entries.position, weight)
+
+def outer(dy: Tensor, x: Tensor) -> Tensor:
+    """The gradient of all weights of a linear layer, from that of its output and from its input."""
+    return dy.t() @ x
+
+
+def parameters_of(chain: Chain, weights: Sequence[Weight]) -> list[Tensor | None]:
+    """What autograd gives gradients to, layer by layer."""
+    return [
+        each
+        for layer, weight in zip(chain, weights, strict=True)
+        for each in (weight.parameter, layer.module.bias, *layer.norm_parameters())
+    ]

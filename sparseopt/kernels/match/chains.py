@@ -24,10 +24,8 @@ class Layer:
     def channels(self) -> int:
         return self.module.out_features
 
-    def parameters(self) -> tuple[Tensor | None, ...]:
-        norm = self.norm
-        of_norm = () if norm is None else (norm.weight, norm.bias)
-        return (self.module.weight, self.module.bias, *of_norm)
+    def norm_parameters(self) -> tuple[Tensor | None, ...]:
+        return () if self.norm is None else (self.norm.weight, self.norm.bias)
 
     def dense(self, x: Tensor) -> Tensor:
         """What the layer gives by torch's own kernels."""

@@ -2,9 +2,12 @@
 
 from collections import defaultdict
 
+import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from sparseopt.kernels.match.python import OVERRIDDEN, is_torchs
+from sparseopt.topology.scatter import scatter_values, scatters
 
 MADE_AND_SHOWN = {"__init__", "__repr__", "extra_repr", "reset_parameters"}
 
@@ -15,8 +18,22 @@ class Replacement:
 
 def must_be_called(module: nn.Module) -> bool:
     """Does its class not say what a module does? Somebody listens to it, or its weight is made anew at every call."""
-    made = isinstance(module, nn.Linear | nn.Conv2d) and module._parameters.get("weight") is None
+    made = isinstance(module, nn.Linear | nn.Conv2d) and weight_parameter(module) is None
     return made or has_own_forward(module) or has_hooks(module)
+
+
+def weight_parameter(module: nn.Module) -> nn.Parameter | None:
+    """What a layer learns as its weight, dense or packed; None if that is made in another way."""
+    packed = "weight" in dict(scatters(module))
+    return scatter_values(module, "weight") if packed else module._parameters.get("weight")
+
+
+def weight_shape(module: nn.Module) -> torch.Size:
+    """The shape of a layer's weight, without making a packed one."""
+    scatter = dict(scatters(module)).get("weight")
+    weight = module._parameters["weight"] if scatter is None else scatter
+    assert weight is not None
+    return weight.shape
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -40,7 +57,10 @@ def tied_modules(model: nn.Module) -> set[nn.Module]:
     """Modules that share a parameter with another one, or have it twice: its gradient is a sum that autograd has to make."""
     holders: defaultdict[nn.Parameter, list[nn.Module]] = defaultdict(list)
     for module in model.modules():
-        for parameter in module._parameters.values():
+        if isinstance(module, ParametrizationList):
+            continue  # what is packed there belongs to the module that has it
+        packed = [scatter_values(module, leaf) for leaf, _ in scatters(module)]
+        for parameter in (*module._parameters.values(), *packed):
             if parameter is not None:
                 holders[parameter].append(module)
     return {module for modules in holders.values() if len(modules) > 1 for module in modules}

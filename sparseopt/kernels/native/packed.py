@@ -1,54 +1,79 @@
-"""The active weights of a layer for one pass: read from the dense parameter before it, their gradient written back after it."""
+"""A layer's weight as the kernels take it: the active values in, their gradient out, whatever the storage.
 
-from collections.abc import Sequence
+Packed storage has both as they are. From a dense weight the values are gathered before a pass, and the gradient is scattered
+after it. Where a step reads the gradient of inactive weights too, it is computed by torch from what the layer has read (x) and
+the gradient of what it has written (dy): on dense storage at once, on packed storage when the step asks for it.
+"""
+
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import floats, zeros
-from sparseopt.topology.active import ActiveEntries, TorchCopies
-
-
-def gather(weight: Tensor, position: Tensor) -> Tensor:
-    """The active values of a dense weight, in the order of memory."""
-    values = floats(*position.shape)
-    operators().gather([weight.detach().contiguous()], [position], [NOTHING], [values])
-    return values
-
-
-def scatter(values: Tensor, position: Tensor, weight: Tensor) -> Tensor:
-    """A dense gradient: `values` at the active positions, zero elsewhere."""
-    dense = zeros(*weight.shape)
-    operators().scatter([values], [position], [dense])
-    return dense
-
+from sparseopt.topology import Topology
+from sparseopt.topology.scatter import Scatter, scatter_values, scatters
 
 NOTHING = floats(0)
 
 
-class CompiledCopies(TorchCopies):
-    """The copies by the kernels, where the tensors are theirs: all values in one call, compared on the way."""
+class Weight:
+    """The weight of one module. `name` is that of the weight in the model."""
 
-    def gather(
-        self, dense: Sequence[Tensor], entries: Sequence[ActiveEntries], before: Sequence[Tensor | None]
-    ) -> tuple[list[Tensor], list[bool]]:
-        if not _for_kernels(dense):
-            return super().gather(dense, entries, before)
-        position = [each.position for each in entries]
-        values = [floats(*each.shape) for each in position]
-        known = [NOTHING if each is None else each for each in before]
-        return values, operators().gather(list(dense), position, known, values)
+    def __init__(self, module: nn.Conv2d | nn.Linear, name: str | None, topology: Topology) -> None:
+        self.module, self.name, self.topology = module, name, topology
 
-    def scatter(
-        self, values: Sequence[Tensor], entries: Sequence[ActiveEntries], dense: Sequence[Tensor]
-    ) -> None:
-        if _for_kernels(dense):
-            operators().scatter(list(values), [each.position for each in entries], list(dense))
-            torch.autograd.graph.increment_version(dense)
+    @property
+    def scatter(self) -> Scatter | None:
+        """How the weight is packed; None if it is dense."""
+        return dict(scatters(self.module)).get("weight")
+
+    @property
+    def parameter(self) -> Tensor:
+        """What autograd gives the gradient to."""
+        return self.module.weight if self.scatter is None else scatter_values(self.module, "weight")
+
+    @property
+    def shape(self) -> torch.Size:
+        scatter = self.scatter
+        return self.module.weight.shape if scatter is None else scatter.shape
+
+    def position(self) -> Tensor:
+        """Where the active values are in the dense weight: all of them, in a layer that is not sparse."""
+        scatter = self.scatter
+        if scatter is not None:
+            return scatter.index.int()
+        if self.name is None:  # a pooling, whose channels read themselves alone
+            mask = self.module.weight != 0
         else:
-            super().scatter(values, entries, dense)
+            mask = self.topology.masks.get(self.name)
+            if mask is None or mask.shape != self.module.weight.shape:
+                return torch.arange(self.module.weight.numel(), dtype=torch.int32, device="cpu")
+        return mask.cpu().flatten().nonzero().view(-1).int()
 
+    def values(self, position: Tensor) -> Tensor:
+        """The active values, to read."""
+        if self.scatter is not None:
+            return self.parameter.detach().view(-1)
+        values = floats(*position.shape)
+        operators().gather([self.parameter.detach().contiguous()], [position], [NOTHING], [values])
+        return values
 
-def _for_kernels(dense: Sequence[Tensor]) -> bool:
-    return bool(dense) and all(each.dtype == torch.float32 and each.device.type == "cpu" for each in dense)
+    def gradient(self, values: Tensor, position: Tensor, dense: Callable[[], Tensor] | None) -> Tensor:
+        """The gradient of the parameter, from that of the active values; `dense` computes it for all of them, if wanted."""
+        scatter = self.scatter
+        if scatter is not None:
+            if dense is not None:
+                scatter.grads.give(scatter.name, dense)
+            return values.view(1, -1)
+        if dense is not None:
+            return dense()
+        whole = zeros(*self.shape)
+        operators().scatter([values], [position], [whole])
+        return whole
+
+    @property
+    def dense_wanted(self) -> bool:
+        """Does the coming step read the gradient of inactive weights, too?"""
+        return self.name in self.topology.storage and self.topology.dense_grads.wanted

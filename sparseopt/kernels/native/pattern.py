@@ -51,28 +51,35 @@ def positions(mask: Tensor) -> Tensor:
     return mask.cpu().flatten().nonzero().squeeze(1).int()
 
 
-def conv_forward(mask: Tensor, padding: tuple[int, int], at: Geometry) -> Pattern:
-    out, into, row, column = mask.cpu().nonzero(as_tuple=True)
+def coordinates(position: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+    """The indices along each axis of a weight, of flat positions in it."""
+    return torch.unravel_index(position.cpu().long(), shape)
+
+
+def conv_forward(position: Tensor, shape: torch.Size, padding: tuple[int, int], at: Geometry) -> Pattern:
+    out, into, row, column = coordinates(position, shape)
     offset = into * at.channel + (row - padding[0]) * at.row + (column - padding[1]) * at.column
-    return lists(out, mask.shape[0], offset)
+    return lists(out, shape[0], offset)
 
 
-def conv_backward(mask: Tensor, padding: tuple[int, int], stride: int, at: Geometry) -> Pattern:
-    out, into, row, column = mask.cpu().nonzero(as_tuple=True)
+def conv_backward(
+    position: Tensor, shape: torch.Size, padding: tuple[int, int], stride: int, at: Geometry
+) -> Pattern:
+    out, into, row, column = coordinates(position, shape)
     parity = [(index - pad) % stride for index, pad in zip((row, column), padding, strict=True)]
     shift = [
         (p + pad - index) // stride for p, index, pad in zip(parity, (row, column), padding, strict=True)
     ]
     offset = out * at.channel + shift[0] * at.row + shift[1] * at.column
-    group = (parity[0] * stride + parity[1]) * mask.shape[1] + into
-    return lists(group, stride * stride * mask.shape[1], offset)
+    group = (parity[0] * stride + parity[1]) * shape[1] + into
+    return lists(group, stride * stride * shape[1], offset)
 
 
-def linear_forward(mask: Tensor) -> Pattern:
-    out, into = mask.cpu().nonzero(as_tuple=True)
-    return lists(out, mask.shape[0], into)
+def linear_forward(position: Tensor, shape: torch.Size) -> Pattern:
+    out, into = coordinates(position, shape)
+    return lists(out, shape[0], into)
 
 
-def linear_backward(mask: Tensor) -> Pattern:
-    out, into = mask.cpu().nonzero(as_tuple=True)
-    return lists(into, mask.shape[1], out)
+def linear_backward(position: Tensor, shape: torch.Size) -> Pattern:
+    out, into = coordinates(position, shape)
+    return lists(into, shape[1], out)

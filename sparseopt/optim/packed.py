@@ -1,0 +1,75 @@
+"""What cannot train rows of active values: methods that change their number, and optimizers that need matrices.
+
+Muon, Shampoo and Adafactor treat a weight as a matrix. Which optimizers do cannot be seen from outside, and a list of names would
+miss the next one. So it is tried: a copy of the optimizer steps on the same six numbers, once as a matrix of two rows and once
+as one row. If the results differ, it needs the matrix.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sparseopt.methods import Method, WeightMethod
+from sparseopt.optim.wrapper import OptimizerWrapper
+from sparseopt.topology import Topology
+
+NUMBERS = (0.3, -1.0, 0.7, 2.0, -0.4, 0.9)
+FASTER = {
+    "fused": None,
+    "foreach": None,
+    "capturable": False,
+}  # ways to compute the same; some want other tensors
+
+
+def check_fit_for_rows(base: Optimizer, topology: Topology, method: Method) -> None:
+    """Raise ValueError if layers are packed and the method or the optimizer cannot work on that."""
+    if topology.kind() != "packed":
+        return
+    own_counts = method.changes_counts()
+    if own_counts or isinstance(method, WeightMethod):
+        what = (
+            "changes how many weights are active" if own_counts else "works on inactive weights at every step"
+        )
+        raise ValueError(
+            f"{type(method).__name__} {what}, and storage='packed' holds a fixed number of active ones: "
+            "use sparsify(..., storage='dense') with it"
+        )
+    while isinstance(base, OptimizerWrapper):
+        base = base.base
+    packed = {id(parameter) for parameter in topology.parameters.values()}
+    for group in base.param_groups:
+        if any(id(each) in packed for each in group["params"]) and needs_matrices(type(base), group):
+            raise ValueError(
+                f"{type(base).__name__} works on weight matrices, and storage='packed' holds rows of active values: "
+                "use sparsify(..., storage='dense') with it, or an optimizer that moves each weight by itself"
+            )
+
+
+def needs_matrices(kind: type[Optimizer], options: Mapping[str, Any]) -> bool:
+    """Does a step depend on the shape of the parameter? False where it cannot be tried."""
+    try:
+        matrix = _stepped(kind, options, (2, 3))
+    except Exception:  # an optimizer may want anything: other arguments, a closure, a GPU
+        return False
+    try:
+        return not torch.allclose(matrix, _stepped(kind, options, (1, 6)))
+    except Exception:
+        return True
+
+
+def _stepped(kind: Any, options: Mapping[str, Any], shape: tuple[int, int]) -> Tensor:
+    own = {key: copy.deepcopy(value) for key, value in options.items() if key != "params"}
+    own |= {key: value for key, value in FASTER.items() if key in own}
+    numbers = torch.tensor(NUMBERS, dtype=torch.float64, device="cpu")
+    parameter = nn.Parameter(numbers.view(shape).clone())
+    optimizer = kind([{**own, "params": [parameter]}])
+    with torch.random.fork_rng(devices=[]):  # a step may draw
+        torch.manual_seed(0)
+        for factor in (1.0, -0.5):
+            parameter.grad = (numbers.flip(0) * factor + 0.1).view(shape)
+            optimizer.step()
+    return parameter.detach().flatten()

@@ -1,0 +1,88 @@
+"""What the optimizer and a backward pass tell each other about the gradient of inactive weights.
+
+Most steps have no use for it. Some do (RigL's updates, the paper's clipping), and the optimizer says so before the backward
+pass: `wanted`. Then whoever computes the gradient of a layer delivers all of it:
+
+- On dense storage it simply is `parameter.grad`, which at all other steps is zero outside the mask as soon as it is there.
+- On packed storage `parameter.grad` has the active entries alone. The dense gradient is given here, once for every backward
+  pass, as a function that computes it: the step calls it, uses the result for one layer at a time and forgets it.
+
+What was given and not taken is forgotten by `zero_grad` and by the step.
+"""
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+
+class DenseGradients:
+    """One for a topology. `wanted`: must the next backward pass deliver the gradient of inactive weights?"""
+
+    live: ClassVar["weakref.WeakValueDictionary[int, DenseGradients]"] = weakref.WeakValueDictionary()
+    _keys = itertools.count()
+
+    def __init__(self) -> None:
+        self.key = next(self._keys)  # by which compiled code finds it
+        self.live[self.key] = self
+        self.wanted = False
+        self._given: dict[str, list[Callable[[], Tensor]]] = {}
+        self._masked: dict[str, tuple[int, int]] = {}
+
+    def give(self, name: str, gradient: Callable[[], Tensor]) -> None:
+        """Deliver what one use of a packed layer adds to its dense gradient."""
+        self._given.setdefault(name, []).append(gradient)
+
+    def take(self, name: str) -> Tensor | None:
+        """The dense gradient of a packed layer on this rank, if a backward pass has given it; forgotten here."""
+        total: Tensor | None = None
+        for gradient in self._given.pop(name, ()):
+            total = gradient() if total is None else total.add_(gradient())
+        return total
+
+    def forget(self) -> None:
+        self._given.clear()
+        self._masked.clear()
+
+    def note_masked(self, name: str, grad: Tensor) -> None:
+        """A gradient on dense storage has been held to its mask."""
+        self._masked[name] = _fingerprint(grad)
+
+    def is_masked(self, name: str, grad: Tensor) -> bool:
+        """Is a gradient zero outside its mask, untouched since?"""
+        return self._masked.get(name) == _fingerprint(grad)
+
+    def has_masked(self, name: str) -> bool:
+        return name in self._masked
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "DenseGradients":
+        return DenseGradients()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return DenseGradients, ()
+
+
+def _fingerprint(grad: Tensor) -> tuple[int, int]:
+    return grad.data_ptr(), grad._version
+
+
+def ranks() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def average_over_ranks(gradient: Tensor) -> Tensor:
+    """The mean over all ranks, which is what data parallelism makes of every other gradient."""
+    if ranks() > 1:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        gradient /= ranks()
+    return gradient
+
+
+def is_finite(gradient: Tensor) -> bool:
+    """Is every entry finite? Nothing of the gradient's size is made."""
+    return bool(torch.linalg.vector_norm(gradient, float("inf")).isfinite())

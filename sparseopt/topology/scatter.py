@@ -1,0 +1,155 @@
+"""Packed storage: a layer's parameter is the row of its active values, and `module.weight` is computed from it.
+
+    module.parametrizations.weight.original   the parameter, (1, active), in the order of the dense weight's axes
+    module.weight                             the dense tensor, differentiable; made anew at every use
+
+This is torch's own `nn.utils.parametrize` with `Scatter` as the parametrization. `state_dict()` has the dense names and shapes,
+and takes them: files go from one storage to the other. What a loaded weight has outside the mask is left out; it is kept aside
+until the masks that go with it are loaded as well, or until the next step.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from sparseopt.topology.dense_grads import DenseGradients
+
+
+class Scatter(nn.Module):
+    """From the active values to the dense weight. `index`: their flat positions, ascending; changed in place by updates.
+
+    The index is no buffer: those are sent from rank to rank by data parallelism, and written by `AveragedModel`.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], index: Tensor, grads: DenseGradients) -> None:
+        super().__init__()
+        self.name, self.shape, self.index, self.grads = name, torch.Size(shape), index, grads
+        self.beyond: tuple[Tensor, Tensor] | None = (
+            None  # positions and values that a load found outside the mask
+        )
+
+    def forward(self, values: Tensor) -> Tensor:
+        seen = self.grads.wanted and torch.is_grad_enabled() and values.requires_grad
+        if seen and torch.compiler.is_compiling():
+            return torch.ops.sparseopt_packed.to_dense(
+                values, self.index, self.shape, self.grads.key, self.name
+            )
+        dense = to_dense(values, self.index, self.shape)
+        if seen:
+            dense.register_hook(lambda gradient: self.grads.give(self.name, lambda: gradient))
+        return dense
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """The active values of a dense weight; those of a tied weight are there already."""
+        return to_packed(weight, self.index) if weight.shape == self.shape else weight
+
+    def extra_repr(self) -> str:
+        return f"{self.index.numel()} of {self.shape.numel()}"
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.index = fn(self.index)
+        return self
+
+
+def to_dense(values: Tensor, index: Tensor, shape: torch.Size) -> Tensor:
+    """Zero but for the values at their places; autograd gathers on the way back."""
+    return values.new_zeros(shape.numel()).index_put_((index,), values.view(-1)).view(shape)
+
+
+def to_packed(dense: Tensor, index: Tensor) -> Tensor:
+    """The entries of a dense tensor at the index, as a row."""
+    return dense.reshape(-1)[index].view(1, -1)
+
+
+def as_index(mask: Tensor) -> Tensor:
+    """The flat positions of a mask's active weights, ascending, in the smallest type that holds them."""
+    index = mask.reshape(-1).nonzero().view(-1)
+    return index.int() if mask.numel() <= torch.iinfo(torch.int32).max else index
+
+
+def pack(module: nn.Module, leaf: str, scatter: Scatter) -> None:
+    """Let a module keep the active values of one of its weights alone."""
+    register_operators()
+    parametrize.register_parametrization(module, leaf, scatter, unsafe=True)
+    module.register_state_dict_post_hook(_to_dense_state)
+    module.register_load_state_dict_pre_hook(_from_dense_state)
+
+
+def unpack(module: nn.Module, leaf: str) -> None:
+    """Give a module its dense weight back, as an ordinary parameter."""
+    parametrize.remove_parametrizations(module, leaf, leave_parametrized=True)
+
+
+def scatters(module: nn.Module) -> Iterator[tuple[str, Scatter]]:
+    """The packed weights of one module, by the name the module knows them by."""
+    lists = getattr(module, "parametrizations", None)
+    for leaf, steps in lists.items() if isinstance(lists, nn.ModuleDict) else ():
+        scatter = steps[0] if isinstance(steps, parametrize.ParametrizationList) else None
+        if isinstance(scatter, Scatter):
+            yield leaf, scatter
+
+
+def scatter_values(module: nn.Module, leaf: str) -> nn.Parameter:
+    """The parameter with the active values of a packed weight."""
+    return module.parametrizations[leaf].original  # pyright: ignore
+
+
+def _to_dense_state(module: nn.Module, state: Any, prefix: str, _: Any) -> None:
+    for leaf, scatter in scatters(module):
+        values = state.pop(f"{prefix}parametrizations.{leaf}.original")
+        state[prefix + leaf] = to_dense(values, scatter.index, scatter.shape)
+    for name in (
+        *module._parameters,
+        *module._buffers,
+    ):  # in the order of a dense module: the weight comes first
+        if prefix + name in state:
+            state.move_to_end(prefix + name)
+
+
+def _from_dense_state(module: nn.Module, state: Any, prefix: str, *_: Any) -> None:
+    for leaf, scatter in scatters(module):
+        weight = state.get(prefix + leaf)
+        if weight is None or weight.shape != scatter.shape:
+            continue  # torch says what is missing, or does not fit
+        del state[prefix + leaf]
+        index = scatter.index.to(weight.device)
+        state[f"{prefix}parametrizations.{leaf}.original"] = to_packed(weight, index)
+        outside = weight.detach().reshape(-1).index_fill(0, index.long(), 0)
+        found = outside.nonzero().view(-1)
+        scatter.beyond = (found, outside[found]) if found.numel() else None
+
+
+@functools.cache
+def register_operators() -> None:
+    """`to_dense` for the compiler, whose graphs take no hooks: operators that it does not look into give the gradient.
+
+    What is given is a copy: the compiler reuses its memory.
+    """
+
+    @torch.library.custom_op("sparseopt_packed::to_packed", mutates_args=())
+    def packed(gradient: Tensor, index: Tensor, key: int, name: str) -> Tensor:
+        kept = gradient.clone()
+        grads = DenseGradients.live.get(key)
+        if grads is not None:
+            grads.give(name, lambda: kept)
+        return to_packed(gradient, index)
+
+    @torch.library.custom_op("sparseopt_packed::to_dense", mutates_args=())
+    def dense(values: Tensor, index: Tensor, shape: Sequence[int], key: int, name: str) -> Tensor:
+        return to_dense(values, index, torch.Size(shape))
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, index, _, ctx.key, ctx.name = inputs
+        ctx.save_for_backward(index)
+
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return packed(gradient, *ctx.saved_tensors, ctx.key, ctx.name), None, None, None, None
+
+    packed.register_fake(lambda gradient, index, key, name: gradient.new_empty((1, index.numel())))
+    dense.register_fake(lambda values, index, shape, key, name: values.new_empty(shape))
+    dense.register_autograd(backward, setup_context=setup_context)

@@ -1,0 +1,222 @@
+"""How the tensors of a sparse layer are kept: its weight, the gradient of it, and the state an optimizer has for it.
+
+`Dense`: they have the layer's shape, with exact zeros outside a mask of bools. `Packed`: they are rows of the active entries
+alone, (1, active), and an index says where these belong. Whoever works on such tensors asks the storage of the layer, and need
+not know which it is. Numbers a neuron (`spread`), sums, masks and updates of the masks all have the same results in both.
+
+A new mask (`new` below) is a tensor of bools of the layer's shape or, where that would be large, the flat positions of its
+active weights in ascending order.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from sparseopt.topology.bits import pack, pack_index, unpack
+from sparseopt.topology.dense_grads import DenseGradients, average_over_ranks, ranks
+from sparseopt.topology.layers import Layer
+from sparseopt.topology.scatter import Scatter, as_index, to_dense, to_packed
+from sparseopt.topology.sharding import gather, local, part_like, shard_like, whole
+
+INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
+
+
+class Dense:
+    """A plain parameter of the layer's shape. Masks are sharded as the parameter is; `hold_` and updates work on the parts."""
+
+    kind = "dense"
+
+    def __init__(self, layer: Layer, parameter: nn.Parameter, mask: Tensor, grads: DenseGradients) -> None:
+        self.layer, self.parameter, self.grads = layer, parameter, grads
+        self._put(mask)
+        self.ever = pack(local(self.mask))
+
+    def _put(self, mask: Tensor) -> None:
+        self.mask = shard_like(mask, self.parameter)
+        self._bytes = local(self.mask).view(torch.uint8)
+
+    def active(self) -> int:
+        return int(whole(self.mask).sum())
+
+    def weight(self) -> Tensor:
+        """The whole layer's weight, zeros included."""
+        return whole(self.parameter.detach())
+
+    def gradient(self) -> Tensor | None:
+        """The whole layer's gradient, inactive entries included; None if it lacks these."""
+        masked = self.grads.has_masked(self.layer.name)
+        return None if masked or self.parameter.grad is None else whole(self.parameter.grad)
+
+    def fan_in(self) -> Tensor:
+        return self.layer.by_neuron(whole(self.mask)).sum(1)
+
+    def bits(self) -> Tensor:
+        """The mask at one bit a weight."""
+        return pack(whole(self.mask))
+
+    def ever_bits(self) -> Tensor:
+        """What was active at some time, at one bit a weight."""
+        return pack(gather(unpack(self.ever, local(self.mask).shape), self.parameter))
+
+    def spread(self, per_neuron: Tensor) -> Tensor:
+        """One number a neuron, in a shape that broadcasts against the layer's tensors."""
+        return part_like(self.layer.broadcast(per_neuron), self.parameter)
+
+    @torch.no_grad()
+    def hold_(self, tensor: Tensor, mask: Tensor | None = None) -> None:
+        """Set a tensor to exactly zero outside the mask, or outside another one (this rank's part).
+
+        It multiplies the bits of the numbers, seen as integers: as fast as multiplying the numbers, several times faster
+        than selecting by a bool mask, and exact also where the tensor holds inf or NaN, whose product with 0 is NaN.
+        """
+        part, mask = local(tensor), self._bytes if mask is None else mask.view(torch.uint8)
+        if part.is_complex():
+            part, mask = torch.view_as_real(part), mask.unsqueeze(-1)
+        part.view(INTEGER[part.itemsize]).mul_(mask)
+
+    def hold_gradient_(self) -> None:
+        """Hold the gradient to the mask as soon as it is there, unless all of it is wanted."""
+        if not self.grads.wanted and self.parameter.grad is not None:
+            self.hold_(self.parameter.grad)
+            self.grads.note_masked(self.layer.name, local(self.parameter.grad))
+
+    def is_held(self, grad: Tensor) -> bool:
+        """Is this rank's part of a gradient zero outside the mask already?"""
+        return self.grads.is_masked(self.layer.name, grad)
+
+    def apply(self) -> None:
+        self.hold_(self.parameter.detach())
+
+    def count(self, new: Tensor) -> Tensor:
+        return new.sum()
+
+    @torch.no_grad()
+    def replace(self, new: Tensor, tensors: Iterable[Tensor] = (), *, start: bool = False) -> None:
+        """Put a mask in force. Entries that were dropped or grown are zero afterwards in these tensors of the layer.
+
+        With `start` the record of what was ever active begins anew.
+        """
+        before = local(self.mask)
+        self._put(new)
+        changed = ~(before & local(self.mask))
+        for tensor in tensors:
+            local(tensor).masked_fill_(changed, 0)
+        packed = pack(local(self.mask))
+        self.ever = packed if start else self.ever | packed
+
+    def load(self, mask: Tensor, ever: Tensor) -> None:
+        """Take over a saved mask and record; cut the weight if the mask is another one."""
+        before = local(self.mask)
+        self._put(mask)
+        self.ever = pack(local(shard_like(ever, self.parameter)))
+        if not torch.equal(before, local(self.mask)):
+            self.apply()
+
+    def device(self) -> torch.device:
+        return self.mask.device
+
+    def follow(self) -> None:
+        """Move to the device the parameter is on now."""
+        if self.mask.device != self.parameter.device:
+            self._put(self.mask.to(self.parameter.device))
+            self.ever = self.ever.to(self.parameter.device)
+
+
+class Packed:
+    """A parameter of shape (1, active), from which `scatter` makes the weight. Every rank has it whole."""
+
+    kind = "packed"
+
+    def __init__(self, layer: Layer, parameter: nn.Parameter, scatter: Scatter) -> None:
+        self.layer, self.parameter, self.scatter = layer, parameter, scatter
+        self.ever = self.bits()
+
+    @property
+    def index(self) -> Tensor:
+        return self.scatter.index
+
+    @property
+    def mask(self) -> Tensor:
+        """Made when somebody asks for it."""
+        mask = torch.zeros(self.layer.size, dtype=torch.bool, device=self.index.device)
+        return mask.index_fill_(0, self.index.long(), True).view(self.layer.shape)
+
+    def active(self) -> int:
+        return self.index.numel()
+
+    def weight(self) -> Tensor:
+        return to_dense(self.parameter.detach(), self.index, self.scatter.shape)
+
+    def gradient(self) -> Tensor | None:
+        given = self.scatter.grads.take(self.layer.name)
+        if (
+            given is None and ranks() > 1
+        ):  # another rank has used the layer, and this one must take part in the average
+            given = torch.zeros(self.layer.shape, dtype=self.parameter.dtype, device=self.parameter.device)
+        return None if given is None else average_over_ranks(given)
+
+    def fan_in(self) -> Tensor:
+        return torch.bincount(self.layer.neuron_of(self.index), minlength=self.layer.neurons)
+
+    def bits(self) -> Tensor:
+        return pack_index(self.index, self.layer.size)
+
+    def ever_bits(self) -> Tensor:
+        return self.ever
+
+    def spread(self, per_neuron: Tensor) -> Tensor:
+        return per_neuron[self.layer.neuron_of(self.index)].view(1, -1)
+
+    def hold_(self, tensor: Tensor, mask: Tensor | None = None) -> None:
+        """Nothing but active entries is here."""
+
+    def is_held(self, grad: Tensor) -> bool:
+        return True
+
+    def apply(self) -> None:
+        """Forget what was loaded and lies outside the mask."""
+        self.scatter.beyond = None
+
+    def count(self, new: Tensor) -> Tensor:
+        return new.sum() if new.dtype == torch.bool else torch.tensor(new.numel(), device=new.device)
+
+    @torch.no_grad()
+    def replace(self, new: Tensor, tensors: Iterable[Tensor] = (), *, start: bool = False) -> None:
+        new = self._as_index(new)
+        slot = torch.searchsorted(new, self.index).clamp_(max=max(new.numel() - 1, 0))
+        stays = new[slot] == self.index
+        to = slot[stays]
+        for tensor in list(tensors) or [self.parameter.detach()]:
+            kept = tensor.view(-1)[stays]
+            tensor.zero_().view(-1)[to] = kept
+        self.index.copy_(new)
+        self.ever = self.bits() if start else self.ever | self.bits()
+        self.apply()
+
+    @torch.no_grad()
+    def load(self, mask: Tensor, ever: Tensor) -> None:
+        new = self._as_index(mask)
+        self.ever = pack(ever).to(self.index.device)
+        if not torch.equal(new, self.index):
+            weight = self.weight().view(-1)
+            if self.scatter.beyond is not None:
+                position, values = self.scatter.beyond
+                weight[position.to(weight.device)] = values.to(weight)
+            self.parameter.copy_(to_packed(weight, new))
+            self.index.copy_(new)
+        self.apply()
+
+    def device(self) -> torch.device:
+        return self.ever.device
+
+    def follow(self) -> None:
+        if self.index.device != self.parameter.device:  # the model was moved by other means than its own `to`
+            self.scatter.index = self.index.to(self.parameter.device)
+        self.ever = self.ever.to(self.parameter.device)
+
+    def _as_index(self, new: Tensor) -> Tensor:
+        return (as_index(new) if new.dtype == torch.bool else new).to(self.index)
+
+
+Storage = Dense | Packed

@@ -90,8 +90,9 @@ class Pair:
         for mine, its, index in self._parameters():
             for key, value in dense.state.get(its, {}).items():
                 if isinstance(value, Tensor):
-                    shaped = index is not None and value.shape == its.shape
-                    packed.state[mine][key].copy_(to_packed(value, index) if shaped else value)
+                    if index is not None and value.shape == its.shape:
+                        value = to_packed(value, index)
+                    packed.state[mine][key].copy_(value)
 
     def _parameters(self) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """Every parameter of both, and of the sparse ones the index."""

@@ -154,7 +154,6 @@ def install(model: Model, topology: Topology, accept: Accept) -> Model:
     if not any(forwards(model)):
         logger.warning("not accelerated: %s", shared.why_nothing())
         return model
-    topology.copies = CompiledCopies()
     logger.info("accelerated %s", shared)
     for line in summary(model).splitlines():
         logger.info("  %s", line)

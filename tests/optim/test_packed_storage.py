@@ -359,7 +359,8 @@ def test_elementwise_optimizers_are_not_refused(base: str, build: Callable[..., 
 
 def test_a_method_that_changes_the_counts_is_refused(build: Callable[..., Network]) -> None:
     class Changing(so.SET):
-        changes_counts = True
+        def changes_counts(self) -> bool:
+            return True
 
     model, topology = build(0.8, storage="packed")
     with pytest.raises(ValueError, match=r"storage='dense'"):

@@ -30,7 +30,7 @@ from sparseopt.methods import (
     TopKAST,
 )
 from sparseopt.optim import HAM, SparseOpt, skew_factors
-from sparseopt.topology import Layer, Topology, densities, sparsify
+from sparseopt.topology import Layer, Topology, densities, register_layer, sparsify
 
 __version__ = "0.1.0"
 
@@ -64,6 +64,7 @@ __all__ = [
     "load",
     "methods",
     "optim",
+    "register_layer",
     "skew_factors",
     "sparsify",
     "topology",

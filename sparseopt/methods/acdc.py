@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from sparseopt.methods.gmp import globally_largest
+from sparseopt.methods.gmp import largest_of_active
 from sparseopt.methods.method import Method
 from sparseopt.methods.view import Count, Memory, Views
 from sparseopt.topology.densities import active_counts, check_sparsity
@@ -77,7 +77,7 @@ class ACDC(Method):
         if not self.compressed(step):
             return {name: Count(view.active(), view.mask.numel()) for name, view in views.items()}
         if self.scope == "global":
-            kept = globally_largest(views, 1 - self.sparsity)
+            kept = largest_of_active(views, 1 - self.sparsity)
         else:
             shapes = {name: tuple(view.mask.shape) for name, view in views.items()}
             kept = active_counts(shapes, self.sparsity, self.distribution)

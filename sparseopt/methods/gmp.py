@@ -23,12 +23,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-
 from sparseopt.methods.method import Method
 from sparseopt.methods.view import Count, Memory, Views
 from sparseopt.topology.densities import DISTRIBUTIONS, active_counts, check_sparsity
-from sparseopt.topology.selection import take_highest
+from sparseopt.topology.starts import globally_largest
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class GMP(Method):
     def pruned_counts(self, views: Views, step: int) -> dict[str, int]:
         """How many of its active weights each layer still has after pruning at this step."""
         if self.scope == "global":
-            return globally_largest(views, 1 - self.sparsity_at(step))
+            return largest_of_active(views, 1 - self.sparsity_at(step))
         shapes = {name: tuple(view.mask.shape) for name, view in views.items()}
         ends = (active_counts(shapes, value, self.distribution) for value in (self.start, self.sparsity))
         first, last = ends
@@ -111,18 +109,8 @@ class GMP(Method):
         return self.end
 
 
-def globally_largest(views: Views, density: float) -> dict[str, int]:
-    """How many of the largest active weights of the network lie in each layer, where so many in all are kept.
-
-    No layer is emptied: the largest weight of each is kept in any case.
-    """
+def largest_of_active(views: Views, density: float) -> dict[str, int]:
+    """How many of the largest active weights of the network lie in each layer, where so many in all are kept."""
     active = sum(view.active() for view in views.values())
     total = min(round(density * sum(view.mask.numel() for view in views.values())), active)
-    scores = [view.weight.abs().masked_fill(~view.mask, -1).reshape(-1) for view in views.values()]
-    scores = [each.index_fill(0, each.argmax(), float("inf")) for each in scores]
-    device = scores[0].device
-    together = torch.cat([each.to(device) for each in scores])
-    masks = torch.cat([view.mask.reshape(-1).to(device) for view in views.values()])
-    taken = take_highest(together, masks, max(total, len(scores)))
-    parts = taken.split([each.numel() for each in scores])
-    return {name: int(part.sum()) for name, part in zip(views, parts, strict=True)}
+    return globally_largest({name: view.weight[view.mask] for name, view in views.items()}, total)

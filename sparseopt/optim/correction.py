@@ -3,6 +3,10 @@
 BatchNorm enlarges the gradient of a neuron of sparsity s_i by (1 - s_i)^(-1/2). D = diag(sqrt(1 - s_i)) undoes that, and
 1 / sqrt(1 - s_avg) keeps the size of the whole. Where all neurons have the same fan-in the factors are exactly 1.
 
+Behind LayerNorm, RMSNorm or no norm at all there is no such skew to undo, and the same factors would make one. So the
+correction that is in force by default, "auto", is "layer" where a layer's output goes into BatchNorm
+(`sparseopt.topology.normed` says how that is found), and none elsewhere.
+
 A correction is any function from a topology to such factors; `SparseOpt` asks it again after every change of the masks. A
 researcher's own is a function as well:
 
@@ -15,6 +19,7 @@ researcher's own is a function as well:
 >>> optimizer = so.SparseOpt(sgd, topology, so.Static(), correction=squared)
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -25,9 +30,14 @@ from sparseopt.optim.measured import measured_factors
 from sparseopt.topology import Topology
 from sparseopt.topology.skew import relative_scale
 
+log = logging.getLogger(__name__)
+
 Mode = Literal["layer", "global", "overall", "unnormalized", "measured", "angular"]
-Correction = Mode | Literal["none"] | Callable[[Topology], Mapping[str, Tensor]]
+Correction = Mode | Literal["auto", "none"] | Callable[[Topology], Mapping[str, Tensor]]
 MODES = ("layer", "global", "overall", "unnormalized", "measured", "angular")
+
+
+AUTO = "auto"  # "layer", where a layer's output goes into BatchNorm
 
 
 def skew_factors(topology: Topology, mode: Mode = "layer") -> dict[str, Tensor]:
@@ -75,15 +85,34 @@ def correction_factors(topology: Topology, correction: Correction) -> dict[str, 
     """The factors a correction asks for; empty for "none", checked where they come from the user's own function."""
     if callable(correction):
         return _checked(correction(topology), topology)
-    return {} if correction == "none" else skew_factors(topology, correction)
+    if correction == "none":
+        return {}
+    if correction == "auto":
+        return {name: x for name, x in skew_factors(topology, "layer").items() if name in topology.normed}
+    return skew_factors(topology, correction)
+
+
+def tell_where(topology: Topology) -> None:
+    """Say which layers "auto" corrects, if not all."""
+    others = [name for name in topology.layers if name not in topology.normed]
+    if others:
+        log.info(
+            "skew correction in %d of %d layers, those whose output goes into BatchNorm; not in %s; "
+            "correction='layer' corrects all",
+            *(len(topology.normed), len(topology.layers), _listed(others)),
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def check_correction(correction: Correction, topology: Topology) -> None:
     if callable(correction):
         _checked(correction(topology), topology)
-    elif correction not in (*MODES, "none"):
+    elif correction not in (AUTO, *MODES, "none"):
         raise ValueError(
-            f"correction must be one of {', '.join(MODES)}, none, or a function topology -> {{name: factors}}, "
+            f"correction must be one of auto, {', '.join(MODES)}, none, or a function topology -> {{name: factors}}, "
             f"got {correction!r}"
         )
 

@@ -43,6 +43,7 @@ from sparseopt.optim.correction import (
     check_correction,
     correction_factors,
     skew_factors,
+    tell_where,
 )
 from sparseopt.optim.decay import check_correct_decay, correct_decay
 from sparseopt.optim.gradients import PREPARE, SparseParameter
@@ -67,8 +68,9 @@ class SparseOpt(OptimizerWrapper):
         base: the optimizer that moves the weights; it must hold all parameters of the topology.
         topology: what `sparsify` returned.
         method: `Static()`, `SET(...)`, `RigL(...)` or your own.
-        correction: "layer" (the paper), "global" and "overall" (other readings of it, see `skew_factors`), "unnormalized",
-            "measured" and "angular" (by the norms of the weights at each step, see `sparseopt.optim.measured`), "none" (plain
+        correction: "auto", which is "layer" where a layer's output goes into BatchNorm; "layer" (the paper) for all;
+            "global" and "overall" (other readings of it, see `skew_factors`), "unnormalized", "measured" and
+            "angular" (by the norms of the weights at each step, see `sparseopt.optim.measured`), "none" (plain
             dynamic sparse training), or a function `topology -> {name: one factor a neuron}`.
         correct_decay: let the correction scale weight decay as well (see `sparseopt.optim.decay`).
         max_grad_norm: renormalise the gradients to this global norm at most; `inf` only measures `grad_norm`.
@@ -92,7 +94,7 @@ class SparseOpt(OptimizerWrapper):
         topology: Topology,
         method: Method,
         *,
-        correction: Correction = "layer",
+        correction: Correction = "auto",
         correct_decay: bool = False,
         max_grad_norm: float | None = None,
         clip: Literal["active", "paper"] = "active",
@@ -124,6 +126,8 @@ class SparseOpt(OptimizerWrapper):
                 "%s never moves a connection: every=%d, but its updates end before step %g",
                 *(type(method).__name__, method.every, method.end),
             )
+        if correction == "auto":
+            tell_where(topology)
         topology.claim(self)  # after all checks: a failed attempt, alive in its traceback, must hold nothing
         self.topology = topology
         self.method = method
@@ -311,7 +315,12 @@ class SparseOpt(OptimizerWrapper):
         early, late = self._factors, {}
         if self.clip == "paper" and not (measured or callable(self.correction) or self.correction == "none"):
             early = _in_full_precision(skew_factors(topology, "unnormalized"), topology)
-            late = {name: x.rsqrt() for name, x in average_density(topology, self.correction).items()}
+            mode = "layer" if self.correction == "auto" else self.correction
+            late = {name: x.rsqrt() for name, x in average_density(topology, mode).items()}
+            if self.correction == "auto":
+                early, late = (
+                    {name: x[name] for name in x if name in topology.normed} for x in (early, late)
+                )
         self._sparse = [
             SparseParameter(
                 storage,

@@ -1,6 +1,7 @@
 """Who is connected to whom: masks, fan-in, densities, ITOP."""
 
 from sparseopt.topology.densities import active_counts, densities
+from sparseopt.topology.kinds import register_layer
 from sparseopt.topology.layers import Layer, find_layers
 from sparseopt.topology.masks import fan_in_masks
 from sparseopt.topology.randomness import generator
@@ -15,5 +16,6 @@ __all__ = [
     "fan_in_masks",
     "find_layers",
     "generator",
+    "register_layer",
     "sparsify",
 ]

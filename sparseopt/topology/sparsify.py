@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from sparseopt.topology.dense_grads import DenseGradients
-from sparseopt.topology.densities import Distribution, active_counts, check_sparsity
-from sparseopt.topology.layers import Layer, Patterns, find_layers
-from sparseopt.topology.masks import random_mask
+from sparseopt.topology.densities import Distribution, check_sparsity
+from sparseopt.topology.layers import DEPTHWISE, FROZEN, VECTOR, Layer, Patterns, sort_layers
+from sparseopt.topology.normed import batch_normed
 from sparseopt.topology.packing import check_packable, pack_layer, refuse_packed
 from sparseopt.topology.randomness import generator
 from sparseopt.topology.sharding import local, part_like, whole
+from sparseopt.topology.starts import NAMES, masks_by_weights, random_masks
 from sparseopt.topology.storage import Dense
 from sparseopt.topology.topology import Topology
 
-Masks = Literal["nonzero"] | Mapping[str, Tensor]
+Masks = str | Mapping[str, Tensor]  # one of NAMES
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +42,18 @@ def sparsify(
 ) -> Topology:
     """Make a model sparse in place: choose masks, set the masked weights to exactly zero, return the `Topology`.
 
-    Every Linear, Bilinear, convolution and attention weight is sparsifiable, unless `include` or `exclude` (glob patterns
-    over parameter names) say otherwise; biases, norm layers and embeddings never are.
+    Every Linear, Bilinear, convolution, recurrent and attention weight is sparsifiable, Hugging Face's `Conv1D` and what
+    `register_layer` has made known, unless `include` or `exclude` (glob patterns over parameter names) say otherwise. Frozen
+    weights and depthwise convolutions are only if `include`, the masks or the distribution name them; biases, norm layers and
+    embeddings never are. `topology.summary()` ends with what stayed dense, and why.
 
     Args:
         sparsity: share of zeros over all sparsifiable weights; they come out exactly. May be None where the masks or
             the distribution already say it.
         distribution: "erk", "er", "uniform", or {parameter name: sparsity} for the layers to be fixed.
         masks: None draws random masks; {name: bool tensor} takes these (layers not named stay dense); "nonzero" adopts
-            the zeros the model already has.
+            the zeros the model already has; "magnitude" keeps the largest weights of each layer, "magnitude-global" those of
+            the network; "2:4" (or any n:m) the largest n of every m inputs of a neuron.
         init: "sparse" draws the active weights anew with variance 2 / fan_in_i for neuron i.
         storage: "dense" keeps plain parameters with exact zeros; "packed" keeps the active values alone, so that gradients,
             optimizer state and what ranks send each other follow the active weights (docs/storage.md).
@@ -70,53 +74,93 @@ def sparsify(
     if sparsity is not None:
         check_sparsity(sparsity)
     refuse_packed(model)
-    found = find_layers(model, include, exclude)
+    named = {name for names in (masks, distribution) if isinstance(names, Mapping) for name in names}
+    found, left_dense = sort_layers(model, include, exclude, named)
     layers = {name: layer for name, (layer, _) in found.items()}
     parameters = {name: parameter for name, (_, parameter) in found.items()}
     _refuse_twice(parameters, masks)
     if masks is None:
-        chosen = _draw_masks(layers, sparsity, distribution, seed)
+        chosen = random_masks(layers, sparsity, distribution, seed)
     elif isinstance(masks, str):
-        chosen = _nonzero_masks(masks, parameters)
+        weights = {name: whole(parameter.detach()) for name, parameter in parameters.items()}
+        chosen = masks_by_weights(masks, layers, weights, sparsity, distribution)
     else:
         chosen = _given_masks(masks, layers)
     if masks is not None:
         _check_given(chosen, sparsity)
     if storage == "packed":
         check_packable(model, parameters)
+    _check_kept_zeros(model, parameters, chosen)
+    normed = batch_normed(model, layers)
     if init == "sparse":
         _draw_weights(layers, parameters, chosen, seed)
     grads = DenseGradients()
     keep = partial(pack_layer, model) if storage == "packed" else Dense
     kept = {name: keep(layer, parameters[name], chosen[name], grads) for name, layer in layers.items()}
-    topology = Topology(kept, grads, seed=seed, init=init)
+    topology = Topology(kept, grads, seed=seed, init=init, normed=normed, left_dense=left_dense)
     topology.apply()
     for parameter in parameters.values():
         _SPARSE[parameter] = weakref.ref(topology)
+    _tell(topology)
     return topology
 
 
-def _draw_masks(
-    layers: Mapping[str, Layer], sparsity: float | None, distribution: Distribution, seed: int
-) -> dict[str, Tensor]:
-    counts = active_counts({name: layer.shape for name, layer in layers.items()}, sparsity, distribution)
-    return {
-        name: random_mask(layer, counts[name], generator(seed, "mask", name))
-        for name, layer in layers.items()
-    }
+def _tell(topology: Topology) -> None:
+    """Say what a user would not expect: what stays dense by itself, that most does, neurons without inputs."""
+    for reason, what in ((FROZEN, "frozen"), (DEPTHWISE, "depthwise")):
+        names = [each.name for each in topology.left_dense if each.why == reason]
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            log.warning(
+                "%d %s %s dense (%s%s); include=... makes them sparse, by name",
+                *(len(names), what, "weight stays" if len(names) == 1 else "weights stay"),
+                *(", ".join(names[:3]), more),
+            )
+    dense = [each for each in topology.left_dense if each.why != VECTOR]
+    weights = sum(each.size for each in dense)
+    if weights > topology.size():
+        log.warning(
+            "most of the model stays dense: %d of its %d weights, such as %s (%s); topology.summary() lists them",
+            *(weights, weights + topology.size()),
+            *max(dense, key=lambda each: each.size)[::2],
+        )
+    dead = topology.dead_neurons()
+    if dead:
+        log.warning(
+            "%d of %d neurons start without a single input; a lower sparsity, another distribution or "
+            "fan_in_masks(model, sparsity, 'constant') gives them some",
+            *(dead, sum(layer.neurons for layer in topology.layers.values())),
+        )
 
 
-def _nonzero_masks(masks: str, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    if masks != "nonzero":
-        raise ValueError(f"masks must be None, 'nonzero' or a mapping {{name: bool tensor}}, got {masks!r}")
-    return {name: whole(parameter.detach()) != 0 for name, parameter in parameters.items()}
+@torch.no_grad()
+def _check_kept_zeros(
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], masks: Mapping[str, Tensor]
+) -> None:
+    """Refuse weights that a parametrization computes so that masked entries do not come out as zero."""
+    for name, parameter in parameters.items():
+        owner, found, rest = name.rpartition("parametrizations.")
+        if not found:
+            continue
+        module, leaf = model.get_submodule(owner.rstrip(".")), rest.split(".")[0]
+        computing = model.get_submodule(f"{owner}parametrizations.{leaf}")
+        before, training = parameter.detach().clone(), computing.training
+        computing.eval()  # spectral_norm changes its buffers in training mode
+        mask = masks[name].to(parameter.device)
+        parameter.detach().masked_fill_(~mask, 0)
+        zeros_stay = not bool(getattr(module, leaf)[~mask].any())
+        parameter.detach().copy_(before)
+        computing.train(training)
+        if not zeros_stay:
+            raise ValueError(
+                f"the parametrization of {owner}{leaf} does not keep zeros, so the weight would not be sparse: remove it, "
+                f"or leave the weight out with exclude={name!r}"
+            )
 
 
 def _given_masks(masks: Mapping[str, Tensor], layers: Mapping[str, Layer]) -> dict[str, Tensor]:
     if not isinstance(masks, Mapping):
-        raise TypeError(
-            f"masks must be None, 'nonzero' or a mapping {{name: bool tensor}}, got {type(masks).__name__}"
-        )
+        raise TypeError(f"masks must be {NAMES}, got {type(masks).__name__}")
     unknown = sorted(set(masks) - set(layers))
     if unknown:
         raise ValueError(

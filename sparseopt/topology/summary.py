@@ -46,7 +46,26 @@ def summarise(topology: Topology) -> str:
         for pairs in (list(zip(row, widths, strict=True)) for row in rows)
     ]
     rule = "-" * len(lines[0])
-    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], *_whole_model(topology)])
+
+
+def _whole_model(topology: Topology) -> list[str]:
+    """What stayed dense, by reason, and the sparsity of the whole model; nothing where all of it is sparse."""
+    if not topology.left_dense:
+        return []
+    lines = ["", "stayed dense"]
+    for why in dict.fromkeys(each.why for each in topology.left_dense):
+        same = [each for each in topology.left_dense if each.why == why]
+        shown = ", ".join(each.name for each in same[:3]) + (
+            f", {len(same) - 3} more" if len(same) > 3 else ""
+        )
+        lines.append(f"  {sum(each.size for each in same):>12,}  {shown}: {why}")
+    dense = sum(each.size for each in topology.left_dense)
+    active, size = topology.active() + dense, topology.size() + dense
+    lines.append(f"whole model: {active:,} of {size:,} parameters active, sparsity {1 - active / size:.4f}")
+    if topology.dead_neurons():
+        lines.append(f"{topology.dead_neurons()} neurons have no input: nothing reaches them until one grows")
+    return lines
 
 
 def _row(topology: Topology, name: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ one bit a weight, and counts a version up, by which whoever caches something der
 """
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparseopt.topology.bits import unpack
 from sparseopt.topology.dense_grads import DenseGradients
-from sparseopt.topology.layers import Layer
+from sparseopt.topology.layers import Layer, LeftDense
 from sparseopt.topology.storage import Packed, Storage
 
 FORMAT = 1
@@ -52,6 +52,8 @@ class Topology:
         *,
         seed: int = 0,
         init: str | None = None,
+        normed: Collection[str] = (),
+        left_dense: Iterable[LeftDense] = (),
     ) -> None:
         self.storage = dict(storage)
         self.dense_grads = dense_grads
@@ -59,6 +61,8 @@ class Topology:
         self.parameters = {name: each.parameter for name, each in storage.items()}
         self.seed = int(seed)  # also where it is numpy's, which a checkpoint could not hold
         self.init = init
+        self.normed = frozenset(normed)  # the layers whose output goes into BatchNorm
+        self.left_dense = tuple(left_dense)  # the other parameters of the model
         self.version = 0
         self.counts_moved = False  # has a method ever changed the number of active weights of a layer?
         self._active = {name: each.active() for name, each in storage.items()}

@@ -110,7 +110,9 @@ def test_decay_alone_shrinks_a_neuron_by_its_factor(clip: Any) -> None:
     topology = so.sparsify(model, masks={"weight": mask})
     before = model.weight.detach().clone()
     sgd = SGD(model.parameters(), lr=LR, weight_decay=DECAY)
-    optimizer = so.SparseOpt(sgd, topology, so.Static(), correct_decay=True, max_grad_norm=1.0, clip=clip)
+    optimizer = so.SparseOpt(
+        sgd, topology, so.Static(), correction="layer", correct_decay=True, max_grad_norm=1.0, clip=clip
+    )
     model.weight.grad = torch.zeros_like(model.weight)
     optimizer.step()
     c = torch.tensor([[1 / 2], [1.0], [3 / 2]], dtype=torch.float64).sqrt()  # fan-in over its mean

@@ -111,7 +111,7 @@ def test_a_state_saved_without_ham_can_be_continued_with_it() -> None:
 def test_inside_sparseopt_it_sees_the_corrected_gradient(by_hand: Network) -> None:
     model, topology = by_hand
     ham = so.HAM(torch.optim.SGD(model.parameters(), lr=0.1), alpha=3.0, beta=0.1)
-    optimizer = so.SparseOpt(ham, topology, so.Static())
+    optimizer = so.SparseOpt(ham, topology, so.Static(), correction="layer")
     before = topology.parameters["0.weight"].detach().clone()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 0.7)

@@ -88,7 +88,7 @@ def test_the_configuration_is_saved_and_a_change_of_it_reported(
     assert configuration["method"] == "RigL"
     assert configuration["drop_fraction"] == 0.2
     assert configuration["max_grad_norm"] == 1.0
-    assert configuration["correction"] == "layer"
+    assert configuration["correction"] == "auto"
     with caplog.at_level(logging.WARNING, logger="sparseopt"):
         wrap(build(), so.RigL(total_steps=80, every=4, drop_fraction=0.2), max_grad_norm=1.0).load_state_dict(
             state

@@ -119,7 +119,9 @@ def test_growth_by_the_original_and_by_the_corrected_gradient() -> None:
         topology = so.sparsify(model, masks="nonzero")
         # floor(0.3 * 4) = 1
         method = so.RigL(total_steps=100, every=1, drop_fraction=0.3, grow_from=grow_from)
-        optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, method)
+        optimizer = so.SparseOpt(
+            torch.optim.SGD(model.parameters(), lr=0.1), topology, method, correction="layer"
+        )
         gradient = torch.tensor([[0.0, 0, 1.2, 0], [0, 0, 0, 1.0]])  # corrected: 0.849 and 1.225
         model.weight.grad = gradient.clone()
         optimizer.step()

@@ -1,0 +1,120 @@
+"""Which parameters of which modules are weights, and along which axis their neurons lie.
+
+torch's own layers, recurrent ones included, and Hugging Face's `Conv1D` are known; a module of one's own is made known by
+`register_layer`. Where a parametrization computes the weight (`weight_norm`, `spectral_norm`), the tensor of the weight's
+shape that it is computed from is the one to be masked.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import nn
+from torch.nn.utils import parametrize
+
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+WEIGHTED = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+ATTENTION_WEIGHTS = (
+    "in_proj_weight",
+    "q_proj_weight",
+    "k_proj_weight",
+    "v_proj_weight",
+)  # out_proj is a Linear
+
+_registered: dict[type[nn.Module], dict[str, bool]] = {}
+
+
+class Weight(NamedTuple):
+    """One weight of a module: the name of its parameter within it, and where its neurons are."""
+
+    leaf: str
+    parameter: nn.Parameter
+    transposed: bool = False
+    groups: int = 1
+    depthwise: bool = False
+
+
+def register_layer(kind: type[nn.Module], leaf: str = "weight", neurons_dim: int = 0) -> None:
+    """Let `sparsify` know that modules of this type have a weight: the parameter `leaf`, with its neurons along an axis.
+
+    A neuron is an output unit. With `neurons_dim=0` its inputs are all other axes, as in `nn.Linear`; `neurons_dim=1` is for
+    weights that are applied from the right, (inputs, outputs). Subclasses are known, too.
+
+    >>> import torch
+    >>> class Mixing(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.kernel = nn.Parameter(torch.randn(8, 4))
+    >>> register_layer(Mixing, "kernel", neurons_dim=1)
+    >>> from sparseopt.topology.sparsify import sparsify
+    >>> sparsify(Mixing(), 0.5).fan_in("kernel").numel()
+    4
+    """
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise TypeError(f"kind must be a subclass of nn.Module, got {kind!r}")
+    if neurons_dim not in (0, 1):
+        raise ValueError(f"neurons_dim must be 0 or 1, got {neurons_dim!r}")
+    _registered.setdefault(kind, {})[leaf] = neurons_dim == 1
+
+
+def weights_of(module: nn.Module) -> Iterator[Weight]:
+    """The weights that a module itself has, not those of its children."""
+    for leaf, transposed in _leaves(module).items():
+        name, parameter = _parameter(module, leaf)
+        if parameter is None:
+            continue
+        groups = int(getattr(module, "groups", 1)) if isinstance(module, WEIGHTED) else 1
+        depthwise = groups > 1 and groups == getattr(module, "in_channels", None)
+        yield Weight(name, parameter, transposed, groups if transposed else 1, depthwise)
+
+
+def pruned_leaves(module: nn.Module) -> list[str]:
+    """The weights that `torch.nn.utils.prune` holds a mask for."""
+    return [leaf for leaf in _leaves(module) if f"{leaf}_orig" in module._parameters]
+
+
+def _leaves(module: nn.Module) -> dict[str, bool]:
+    """Name of each weight, and whether its neurons lie along axis 1."""
+    found: dict[str, bool] = {}
+    if isinstance(module, WEIGHTED):
+        found["weight"] = isinstance(module, TRANSPOSED)
+    elif isinstance(module, nn.MultiheadAttention):
+        found |= dict.fromkeys(ATTENTION_WEIGHTS, False)
+    elif isinstance(module, RECURRENT):
+        names = {name.removesuffix("_orig") for name in (*module._parameters, *_parametrized(module))}
+        found |= dict.fromkeys(sorted(name for name in names if name.startswith("weight_")), False)
+    elif _is_hugging_face_conv1d(module):
+        found["weight"] = True
+    for kind, leaves in _registered.items():
+        if isinstance(module, kind):
+            found |= leaves
+    return found
+
+
+def _parameter(module: nn.Module, leaf: str) -> tuple[str, nn.Parameter | None]:
+    """The tensor to be masked: the weight itself, or what it is computed from."""
+    if leaf in _parametrized(module):
+        shape = getattr(module, leaf).shape
+        for name, parameter in module.parametrizations[leaf].named_parameters(recurse=False):  # pyright: ignore
+            if parameter.shape == shape:
+                return f"parametrizations.{leaf}.{name}", parameter
+        return leaf, None
+    direction = module._parameters.get(f"{leaf}_v")  # the older weight_norm
+    if leaf not in module._parameters and direction is not None:
+        return f"{leaf}_v", direction
+    return leaf, module._parameters.get(leaf)
+
+
+def _parametrized(module: nn.Module) -> list[str]:
+    return list(module.parametrizations) if parametrize.is_parametrized(module) else []  # pyright: ignore
+
+
+def _is_hugging_face_conv1d(module: nn.Module) -> bool:
+    """GPT-2's linear layer, (inputs, outputs): known by its name and shape, so that transformers need not be imported."""
+    weight = module._parameters.get("weight")
+    return (
+        type(module).__name__ == "Conv1D"
+        and weight is not None
+        and weight.dim() == 2
+        and hasattr(module, "nf")
+    )

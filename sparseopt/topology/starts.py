@@ -1,0 +1,80 @@
+"""The first masks: at random, by the magnitude of the weights a model has, or n of every m.
+
+Random masks suit a network that has learned nothing. Of a trained one the largest weights are kept: in each layer as many as
+the distribution gives it (`"magnitude"`), or the largest of the whole network (`"magnitude-global"`).
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from sparseopt.topology.densities import Distribution, active_counts, check_sparsity
+from sparseopt.topology.layers import Layer
+from sparseopt.topology.masks import random_mask
+from sparseopt.topology.nm import nm_mask, parse_nm
+from sparseopt.topology.randomness import generator
+from sparseopt.topology.selection import take_highest
+
+NAMES = (
+    "None, 'nonzero', 'magnitude', 'magnitude-global', 'n:m' such as '2:4', or a mapping {name: bool tensor}"
+)
+
+
+def random_masks(
+    layers: Mapping[str, Layer], sparsity: float | None, distribution: Distribution, seed: int
+) -> dict[str, Tensor]:
+    counts = active_counts(_shapes(layers), sparsity, distribution)
+    return {
+        name: random_mask(layer, counts[name], generator(seed, "mask", name))
+        for name, layer in layers.items()
+    }
+
+
+def masks_by_weights(
+    kind: str,
+    layers: Mapping[str, Layer],
+    weights: Mapping[str, Tensor],
+    sparsity: float | None,
+    distribution: Distribution,
+) -> dict[str, Tensor]:
+    """Masks that the weights decide, by the name of the rule."""
+    if kind == "nonzero":
+        return {name: weight != 0 for name, weight in weights.items()}
+    if kind == "magnitude":
+        counts = active_counts(_shapes(layers), sparsity, distribution)
+        return {name: largest(weight, counts[name]) for name, weight in weights.items()}
+    if kind == "magnitude-global":
+        if sparsity is None:
+            raise ValueError("masks='magnitude-global' needs a sparsity, such as 0.9 for 90% zeros")
+        check_sparsity(sparsity)
+        counts = globally_largest(
+            weights, round((1 - sparsity) * sum(layer.size for layer in layers.values()))
+        )
+        return {name: largest(weight, counts[name]) for name, weight in weights.items()}
+    nm = parse_nm(kind)
+    if nm is None:
+        raise ValueError(f"masks must be {NAMES}, got {kind!r}")
+    return {name: nm_mask(weights[name].abs(), layer, *nm) for name, layer in layers.items()}
+
+
+def largest(weight: Tensor, count: int) -> Tensor:
+    """Mask of so many weights of largest magnitude."""
+    return take_highest(weight.abs(), torch.ones_like(weight, dtype=torch.bool), count)
+
+
+def globally_largest(weights: Mapping[str, Tensor], total: int) -> dict[str, int]:
+    """How many of the `total` largest weights of the network lie in each layer.
+
+    No layer is emptied: the largest weight of each is among them in any case.
+    """
+    scores = [weight.abs().reshape(-1).double() for weight in weights.values()]
+    scores = [each.index_fill(0, each.argmax(), float("inf")).to(scores[0].device) for each in scores]
+    together = torch.cat(scores)
+    taken = take_highest(together, torch.ones_like(together, dtype=torch.bool), max(total, len(scores)))
+    parts = taken.split([each.numel() for each in scores])
+    return {name: int(part.sum()) for name, part in zip(weights, parts, strict=True)}
+
+
+def _shapes(layers: Mapping[str, Layer]) -> dict[str, tuple[int, ...]]:
+    return {name: layer.shape for name, layer in layers.items()}

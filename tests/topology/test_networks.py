@@ -1,0 +1,260 @@
+"""`sparsify` on the networks people have: pretrained, recurrent, transposed, parametrised, partly frozen."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+import sparseopt as so
+from sparseopt.topology.layers import DEPTHWISE, EMBEDDING, EXCLUDED, FROZEN, UNKNOWN, VECTOR
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(10, 20, bias=False), nn.ReLU(), nn.Linear(20, 5, bias=False))
+
+
+def test_magnitude_keeps_the_largest_weights_of_each_layer() -> None:
+    model = mlp()
+    before = copy.deepcopy(model)
+    topology = so.sparsify(model, 0.8, distribution="uniform", masks="magnitude")
+    for index, kept in ((0, 40), (2, 20)):
+        weight = before[index].weight.detach()
+        threshold = weight.abs().flatten().sort(descending=True).values[kept - 1]
+        assert torch.equal(topology.masks[f"{index}.weight"], weight.abs() >= threshold)
+        assert torch.equal(model[index].weight, weight * topology.masks[f"{index}.weight"])
+
+
+def test_one_threshold_for_the_network_and_no_layer_emptied() -> None:
+    model = mlp()
+    with torch.no_grad():
+        model[2].weight.mul_(1e-3)
+    topology = so.sparsify(model, 0.9, masks="magnitude-global")
+    assert topology.active() == 30
+    assert topology.active("2.weight") == 1
+    assert topology.masks["2.weight"].flatten()[model[2].weight.abs().argmax()]
+
+
+def test_n_of_m() -> None:
+    model = nn.Linear(8, 2, bias=False)
+    before = model.weight.detach().clone()
+    topology = so.sparsify(model, masks="1:4")
+    assert topology.active() == 4
+    assert torch.equal(topology.masks["weight"].view(4, 4).int().argmax(1), before.abs().view(4, 4).argmax(1))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_weights_are_sparse_and_train(kind: type[nn.RNNBase]) -> None:
+    model = kind(6, 8, num_layers=2, bidirectional=True)
+    topology = so.sparsify(model, 0.5, distribution="uniform")
+    assert set(topology.masks) == {name for name, _ in model.named_parameters() if name.startswith("weight")}
+    gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[kind]
+    assert topology.layers["weight_hh_l1_reverse"].neurons == gates * 8
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = so.SparseOpt(sgd, topology, so.RigL(total_steps=9, every=2))
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(3, 2, 6))[0].pow(2).sum().backward()
+        optimizer.step()
+    assert all(not topology.parameters[name].detach()[~mask].any() for name, mask in topology.masks.items())
+
+
+def test_cells_too() -> None:
+    assert set(so.sparsify(nn.LSTMCell(4, 4), 0.5).masks) == {"weight_ih", "weight_hh"}
+
+
+class Conv1D(nn.Module):
+    """As GPT-2 of Hugging Face's transformers has it: x @ weight + bias."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf = nf
+        self.weight = nn.Parameter(torch.randn(nx, nf))
+        self.bias = nn.Parameter(torch.zeros(nf))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight + self.bias
+
+
+def test_a_transposed_linear_layer_counts_what_reaches_its_outputs() -> None:
+    module = Conv1D(6, 4)
+    topology = so.sparsify(module, 0.5, seed=3)
+    layer = topology.layers["weight"]
+    assert (layer.neurons, layer.inputs) == (6, 4)
+    with torch.no_grad():
+        module.weight.copy_(topology.masks["weight"].float())
+    assert topology.fan_in("weight").tolist() == module(torch.ones(4)).tolist()
+    matrix = torch.arange(24.0).view(4, 6)
+    assert torch.equal(layer.from_neurons(layer.by_neuron(matrix)), matrix)
+    assert layer.broadcast(torch.arange(6.0)).shape == (1, 6)
+
+
+class Mixer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(6, 4))
+
+
+def test_a_module_of_ones_own_is_registered(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.ModuleDict({"mix": Mixer(), "out": nn.Linear(4, 4)})
+    with caplog.at_level(logging.WARNING):
+        before = so.sparsify(copy.deepcopy(model), 0.5)
+    assert list(before.masks) == ["out.weight"]
+    assert {each.name: each.why for each in before.left_dense}["mix.left"] == UNKNOWN
+    assert "most of the model stays dense: 48 of its 64 weights" in caplog.text
+    so.register_layer(Mixer, "left")
+    so.register_layer(Mixer, "right", neurons_dim=1)
+    topology = so.sparsify(model, 0.5)
+    assert [topology.layers[f"mix.{side}"].neurons for side in ("left", "right")] == [6, 4]
+    with pytest.raises(ValueError, match="neurons_dim must be 0 or 1, got 2"):
+        so.register_layer(Mixer, "left", neurons_dim=2)
+    with pytest.raises(TypeError, match=r"kind must be a subclass of nn\.Module"):
+        so.register_layer(Mixer(), "left")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_a_parametrised_weight_is_sparse_in_what_the_layer_computes(norm: object) -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    norm(model[0])  # pyright: ignore[reportCallIssue]
+    topology = so.sparsify(model, 0.5, distribution="uniform")
+    (name,) = (name for name in topology.masks if name.startswith("0."))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = so.SparseOpt(sgd, topology, so.RigL(total_steps=20, every=3))
+    for _ in range(7):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).pow(2).sum().backward()
+        optimizer.step()
+    assert not model[0].weight.detach()[~topology.masks[name]].any()
+    assert int((model[0].weight != 0).sum()) >= 20
+
+
+def test_a_parametrisation_that_fills_zeros_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    parametrizations.orthogonal(model[0])
+    before = model[0].weight.detach().clone()
+    with pytest.raises(ValueError, match="does not keep zeros"):
+        so.sparsify(model, 0.5)
+    assert torch.equal(model[0].weight, before)
+    assert list(so.sparsify(model, 0.5, exclude="0.*").masks) == ["1.weight"]
+
+
+def test_pruned_modules_get_the_advice_to_make_it_permanent() -> None:
+    model = mlp()
+    prune.l1_unstructured(model[0], "weight", 0.5)
+    with pytest.raises(
+        ValueError, match=r"'0.weight' is held by torch.nn.utils.prune: .* prune.remove\(module, 'weight'\)"
+    ):
+        so.sparsify(model, 0.9)
+    prune.remove(model[0], "weight")
+    assert so.sparsify(model, masks="nonzero").sparsity("0.weight") == 0.5
+
+
+def test_frozen_and_depthwise_weights_stay_dense_unless_named(caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> nn.Sequential:
+        model = nn.Sequential(
+            nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 4, 1), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 1)
+        )
+        model[3].requires_grad_(False)
+        return model
+
+    with caplog.at_level(logging.WARNING):
+        topology = so.sparsify(make(), 0.5)
+    assert list(topology.masks) == ["1.weight", "2.weight"]
+    assert "1 frozen weight stays dense (3.weight)" in caplog.text
+    assert "1 depthwise weight stays dense (0.weight)" in caplog.text
+    why = {each.name: each.why for each in topology.left_dense}
+    assert (why["0.weight"], why["3.weight"], why["1.bias"]) == (DEPTHWISE, FROZEN, VECTOR)
+    assert set(so.sparsify(make(), 0.5, include="*").masks) == {f"{i}.weight" for i in range(4)}
+    mask = torch.eye(4).bool().view(4, 4, 1, 1)
+    assert "3.weight" in so.sparsify(make(), masks={"3.weight": mask}).masks
+
+
+def test_the_summary_ends_with_what_stayed_dense_and_the_whole_model() -> None:
+    model = nn.Sequential(
+        nn.Embedding(10, 4), nn.Linear(4, 5, bias=False), nn.LayerNorm(5), nn.Linear(5, 2, bias=False)
+    )
+    topology = so.sparsify(model, 0.5, exclude="3.*")
+    lines = topology.summary().splitlines()
+    start = lines.index("stayed dense")
+    assert EMBEDDING in lines[start + 1]
+    assert lines[start + 1].split()[:2] == ["40", "0.weight:"]
+    assert EXCLUDED in " ".join(lines)
+    assert (
+        "whole model: 70 of 80 parameters active, sparsity 0.1250" in lines
+    )  # 40 + 10 + 10 dense, 10 of 20 active
+
+
+def test_neurons_without_inputs_at_the_start_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    mask = torch.zeros(4, 4).bool()
+    mask[0] = True
+    with caplog.at_level(logging.WARNING):
+        topology = so.sparsify(nn.Linear(4, 4), masks={"weight": mask})
+    assert "3 of 4 neurons start without a single input" in caplog.text
+    assert topology.summary().splitlines()[-1].startswith("3 neurons have no input")
+
+
+def batch_normed(model: nn.Module) -> set[str]:
+    return set(so.sparsify(model, 0.5).normed)
+
+
+class Lists(nn.Module):
+    """Declared in another order than used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm1d(6) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.dropout = nn.Dropout(0.1)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        for layer, norm in zip(self.layers, self.norms, strict=False):
+            x = norm(self.dropout(layer(x)).flatten(1)).relu()
+        return self.layers[2](x)
+
+
+class Branching(Lists):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.conv2 = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.conv2(self.bn1(self.conv1(x)).relu())
+
+
+def test_layers_before_batch_norm_are_found_by_declaration_and_by_trace() -> None:
+    plain = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    assert batch_normed(plain) == {"0.weight"}
+    assert batch_normed(Residual()) == {"conv1.weight"}
+    lists = Lists()
+    assert batch_normed(lists) == {"layers.0.weight", "layers.1.weight"}
+    assert lists.calls == 0, "the model itself is not run"
+    assert batch_normed(Branching()) == set(), "neither declared nor traceable: not corrected"
+    assert batch_normed(nn.TransformerEncoderLayer(8, 2, 16)) == set()
+
+
+def test_by_default_only_those_are_corrected(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(
+        nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 20), nn.LayerNorm(20)
+    )
+    topology = so.sparsify(model, 0.8)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with caplog.at_level(logging.INFO, logger="sparseopt"):
+        optimizer = so.SparseOpt(sgd, topology, so.Static())
+    assert set(optimizer.factors) == {"0.weight"}
+    assert torch.equal(optimizer.factors["0.weight"], so.skew_factors(topology)["0.weight"].float())
+    assert "skew correction in 1 of 2 layers" in caplog.text
+    assert "not in 3.weight" in caplog.text
+    del optimizer
+    everywhere = so.SparseOpt(sgd, topology, so.Static(), correction="layer")
+    assert set(everywhere.factors) == {"0.weight", "3.weight"}

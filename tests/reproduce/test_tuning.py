@@ -66,6 +66,7 @@ def test_a_best_inside_ends_the_search(trained: Callable[..., Tuning]) -> None:
     assert set(search.chosen.values()) == {(("lr", 0.2),)}
     assert len(search.configs()) == 2 * 3
     assert {config.seed for config in search.configs()} == {0}
+    assert [config.lr for config in search.configs()] == [0.1, 0.1, 0.2, 0.2, 0.4, 0.4]
     grid = search.tuned_grid()
     assert {grid.config(row, 10, seed).lr for row in grid.rows for seed in range(2)} == {0.2}
 

@@ -9,7 +9,7 @@ there and from nothing else, so whoever gives the same command goes on with the 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 
 from sparseopt.lab.config.recipes import Config
@@ -81,8 +81,9 @@ class Tuning:
         return all(search.complete for search in self.searches.values())
 
     def configs(self) -> list[Config]:
-        """The runs of all searches, as far as it is known what to try."""
-        return [config for search in self.searches.values() for config in _configs(self.grid, search)]
+        """The runs of all searches, as far as it is known what to try: candidate by candidate, to compare rows early."""
+        columns = zip_longest(*(_configs(self.grid, search) for search in self.searches.values()))
+        return [config for column in columns for config in column if config is not None]
 
     @property
     def done(self) -> int:

@@ -15,6 +15,10 @@ class UserError(Exception):
         self.exit_code = exit_code
 
 
+class DiskFull(UserError):
+    """There is no room for a file."""
+
+
 def require(holds: bool, option: str, value: object, expected: str) -> None:
     """Refuse a setting that cannot be, by the name it has on the command line.
 

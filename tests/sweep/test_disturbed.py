@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -122,6 +123,24 @@ def test_ctrl_c_saves_gives_back_and_the_same_command_goes_on(
     assert TrialState.RUNNING not in states
     assert main(disturbed.argv()) == 0
     disturbed.assert_each_ended_once(6)
+    undisturbed(disturbed)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_waited_for(sweep: Callable[..., Any], undisturbed: Callable[..., None]) -> None:
+    disturbed = sweep("seed=0,1")
+    command = disturbed.start()
+    runs = disturbed.folder / "runs"
+    disturbed.wait_until(lambda: any(RunDir(run).checkpoints.newest_first() for run in runs.glob("*")))
+    (worker,) = command.workers()
+    before = resource.prlimit(worker, resource.RLIMIT_FSIZE)
+    resource.prlimit(
+        worker, resource.RLIMIT_FSIZE, (0, before[1])
+    )  # whatever it writes, there is no room for it
+    disturbed.wait_until(lambda: "; waiting for" in command.output)
+    resource.prlimit(worker, resource.RLIMIT_FSIZE, before)
+    assert command.end() == 0, command.output
+    disturbed.assert_each_ended_once(2)
     undisturbed(disturbed)
 
 

@@ -87,7 +87,7 @@ def _kind(tensor: Tensor) -> tuple[bool, bool]:
 
 def write(state: Mapping[str, Tensor], masks: Mapping[str, Tensor], path: str | Path) -> None:
     """Write a state whose tensors named in `masks` are zero outside their mask."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save as encoded
 
     tensors: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -103,7 +103,7 @@ def write(state: Mapping[str, Tensor], masks: Mapping[str, Tensor], path: str | 
     if missing:
         raise ValueError(f"masks of tensors that are not in the state: {', '.join(missing)}")
     shapes = {name: list(mask.shape) for name, mask in masks.items()}
-    save_file(tensors, path, {"format": FORMAT, "shapes": json.dumps(shapes)})
+    Path(path).write_bytes(encoded(tensors, {"format": FORMAT, "shapes": json.dumps(shapes)}))
 
 
 def read(path: str | Path) -> Contents:

@@ -17,7 +17,9 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 from sparseopt.lab.errors import INTERRUPTED, UserError
+from sparseopt.lab.show.words import printable
 
+UNUSABLE = 2  # what a `UserError` ends with
 PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 Debug = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Show the traceback of an error.")]
@@ -30,19 +32,34 @@ def run(prog: str, function: Callable[..., int | None], argv: list[str]) -> int:
 
 def report(prog: str, call: Callable[[], int | None], argv: list[str]) -> int:
     """Make the call; tell what goes wrong in one line, and return the exit code."""
-    logging.basicConfig(format=f"{prog}: %(message)s", level=logging.WARNING)
+    shown = logging.StreamHandler()
+    shown.setFormatter(_Printable(f"{prog}: %(message)s"))
+    logging.basicConfig(handlers=[shown], level=logging.WARNING)
     try:
         return call() or 0
     except (UserError, KeyboardInterrupt) as error:
         if "--debug" in argv:
             traceback.print_exc()
-        sys.stderr.write(f"{prog}: {str(error) or 'interrupted'}\n")
+        sys.stderr.write(f"{prog}: {printable(str(error)) or 'interrupted'}\n")
         return error.exit_code if isinstance(error, UserError) else INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except OSError as error:
+        if "--debug" in argv:
+            traceback.print_exc()
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(printable(f"{prog}: {where}{error.strerror or error}\n"))
+        return UNUSABLE
     except SystemExit as stop:  # tyro's way to say that --help has been answered, or that it could not parse
         return stop.code if isinstance(stop.code, int) else 0
+
+
+class _Printable(logging.Formatter):
+    """Messages name folders, and anybody may have named those."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def parse(prog: str, function: Callable[..., int | None], argv: list[str]) -> Callable[[], int | None]:

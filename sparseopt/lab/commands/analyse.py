@@ -19,7 +19,7 @@ from sparseopt.lab.cli.command import report
 from sparseopt.lab.cli.named import Named
 from sparseopt.lab.show.figures import save
 from sparseopt.lab.show.terminal import print_table, wide_console
-from sparseopt.lab.system.files import write_json
+from sparseopt.lab.system.files import make_folder, write_json
 
 PROG = "sparseopt analyse"
 
@@ -32,6 +32,7 @@ def main(argv: list[str]) -> int:
 
 def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:
     def command(settings: Any, out: Path = Path("analyses")) -> None:
+        make_folder(out)  # before minutes of work
         console = wide_console()
         with _one_thread():
             result = _plain(analysis.measure(settings, _tracker(console)))

@@ -9,6 +9,7 @@ from sparseopt.kernels.frozen.file import save
 from sparseopt.lab.cli.command import run
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.export.onnx import export_onnx
+from sparseopt.lab.system.files import make_folder, reporting_write_errors
 from sparseopt.lab.training.restore import restore
 
 SUFFIX = {"safetensors": "sparse.safetensors", "onnx": "model.onnx"}
@@ -36,13 +37,15 @@ def export(
     """
     experiment = restore(folder, data_dir=data_dir).experiment
     path = out or folder / SUFFIX[format]
+    make_folder(path.parent)
     if format == "onnx":
         deviation = export_onnx(experiment.model, experiment.data.shape, path)
         print(f"{path}: {size(path)}, within {deviation:.1e} of torch")
         return
     if experiment.topology is None:
         raise UserError(f"{folder} is a dense run; its model.safetensors is all there is to pack")
-    save(experiment.model, experiment.topology, path)
+    with reporting_write_errors(path):
+        save(experiment.model, experiment.topology, path)
     dense = sum(t.numel() * t.element_size() for t in experiment.model.state_dict().values())
     print(f"{path}: {size(path)}, {path.stat().st_size / dense:.1%} of the dense network")
 

@@ -5,12 +5,13 @@ from pathlib import Path
 import tyro
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sparseopt.lab.cli.command import run
 from sparseopt.lab.runs.catalogue import Run, find_runs, unusual
 from sparseopt.lab.show.terminal import wide_console
-from sparseopt.lab.show.words import duration
+from sparseopt.lab.show.words import duration, printable
 
 COLUMNS = (
     "run",
@@ -69,8 +70,10 @@ def _table(found: list[Run], folder: Path, console: Console) -> Table:
 def _cells(each: Run, folder: Path) -> dict[str, str]:
     last, epochs = each.last, each.config.epochs
     cells = dict.fromkeys(COLUMNS, "-") | {
-        "run": str(each.path.relative_to(folder)) if each.path != folder else each.path.name,
-        "unusual settings": unusual(each),
+        "run": escape(
+            printable(str(each.path.relative_to(folder)) if each.path != folder else each.path.name)
+        ),
+        "unusual settings": escape(printable(unusual(each))),
         "state": f"[{STYLES[each.state]}]{each.state}[/]",
         "epoch": f"{last.get('epoch', 0)}/{epochs}",
     }

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.system.files import reporting_write_errors
 
 TOLERANCE = 1e-5
 IMAGES = 4  # that the check runs; any number may come later
@@ -28,7 +29,7 @@ def export_onnx(model: nn.Module, shape: tuple[int, ...], path: Path) -> float:
         ) from error
     model.eval()
     images = torch.randn(IMAGES, *shape, generator=torch.Generator().manual_seed(0))
-    with _quiet():
+    with reporting_write_errors(path), _quiet():
         torch.onnx.export(
             model,
             (images,),

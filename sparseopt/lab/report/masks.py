@@ -36,9 +36,12 @@ def fan_in_by_layer(run: Run) -> dict[str, LayerFanIn]:
     """Every sparse layer of a run, in the order of the network; empty where there are no masks to read."""
     if run.config.method == "dense":
         return {}
+    masks = _masks(RunDir(run.path))
+    if not all(mask.dim() > 1 and mask.any() for mask in masks.values()):
+        raise UserError(f"{run.path} has masks that are no layer's, or empty ones")
     return {
         name.removesuffix(".weight"): _measured(mask.flatten(1).sum(1).double())
-        for name, mask in _masks(RunDir(run.path)).items()
+        for name, mask in masks.items()
     }
 
 

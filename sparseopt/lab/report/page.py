@@ -71,7 +71,7 @@ def write_report(
     )
     with reporting_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, page.encode())
+    write_bytes(path, page.encode(errors="backslashreplace"))  # names of folders may be no text
 
 
 def _render(study: Study, left_out: Sequence[str], baseline: Mapping[str, Any] | None, **head: Any) -> str:

@@ -7,13 +7,12 @@ plain values. The two newest are kept; where the newest does not match its check
 import hashlib
 import io
 import logging
-import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sparseopt.lab.system.files import remove_temporary, write_bytes
+from sparseopt.lab.system.files import remove_temporary, reporting_write_errors, write_bytes
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +31,16 @@ class Checkpoints:
 
         One of a later step can only be a damaged one that the run had to go back from.
         """
-        self.folder.mkdir(exist_ok=True)
         path = self.folder / f"step-{step:010d}.ckpt"
+        with reporting_write_errors(path):
+            self.folder.mkdir(exist_ok=True)
         write_bytes(path, encode(state))
         before = [other for other in self.newest_first() if other <= path]
         for other in set(self.newest_first()) - set(before[:KEPT]):
-            other.unlink()
+            try:
+                other.unlink()
+            except OSError as error:
+                log.warning("checkpoint %s cannot be removed: %s", other, error.strerror)
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
         """The newest state that is whole, or None. Damaged ones are reported. Nothing is changed on disk."""
@@ -48,6 +51,10 @@ class Checkpoints:
                 log.warning("checkpoint %s is damaged (%s); going back to the one before it", path, error)
             except FileNotFoundError:  # its run goes on meanwhile, and has replaced it
                 log.info("checkpoint %s is gone", path)
+            except OSError as error:
+                log.warning(
+                    "checkpoint %s cannot be read (%s); going back to the one before it", path, error.strerror
+                )
         return None
 
     def remove_leftovers(self) -> None:
@@ -74,6 +81,9 @@ def decode(contents: bytes, device: torch.device) -> dict[str, Any]:
     if header.removeprefix(MAGIC).decode(errors="replace") != hashlib.sha256(payload).hexdigest():
         raise ValueError("its checksum does not match")
     try:
-        return torch.load(io.BytesIO(payload), map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(f"it cannot be read: {str(error).splitlines()[0]}") from error
+        state = torch.load(io.BytesIO(payload), map_location=device, weights_only=True)
+    except Exception as error:  # a forged file can make the reader stumble over anything
+        raise ValueError(f"it cannot be read: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(state, dict):
+        raise ValueError("it holds no state")
+    return state

@@ -49,21 +49,21 @@ class RunDir:
         """Be the only process that writes here; refuse if another one is. The system frees the lock of a dead one."""
         with reporting_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = self._lock_file.open("a+")
+            lock = self._lock_file.open("a+b", buffering=0)
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.seek(0)
                 raise InUse(
-                    f"{self.path} is in use by process {lock.read().strip() or 'unknown'}; wait for it, or choose "
-                    "another --out"
+                    f"{self.path} is in use by process {lock.read().decode().strip() or 'unknown'}; wait for it, or "
+                    "choose another --out"
                 ) from None
-            lock.truncate(0)
-            lock.write(f"{os.getpid()}\n")
-            lock.flush()
-            remove_temporary(self.path)
-            self.checkpoints.remove_leftovers()
+            with reporting_write_errors(self.path):
+                lock.truncate(0)
+                lock.write(f"{os.getpid()}\n".encode())
+                remove_temporary(self.path)
+                self.checkpoints.remove_leftovers()
             yield
 
     def running(self) -> bool:

@@ -22,6 +22,7 @@ from matplotlib.colors import hsv_to_rgb, to_hex
 from matplotlib.figure import Figure
 
 from sparseopt.lab.show.colors import COLORS, INK
+from sparseopt.lab.system.files import make_folder, reporting_write_errors
 
 THEORY: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2.5)), "linewidth": 1.2, "zorder": 1.5}
 """How a prediction is drawn: `axis.plot(x, y, label="theory", **THEORY)`."""
@@ -148,12 +149,13 @@ def put_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], co
 def save(figure: Figure, path: str | Path) -> list[Path]:
     """Write the figure as PNG and PDF, or as one of them if `path` ends in its suffix. Same figure, same bytes."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     chosen = path.suffix.lower() in METADATA
     files = [path] if chosen else [path.with_name(path.name + suffix) for suffix in METADATA]
     with style():
         for file in files:
-            figure.savefig(file, metadata=METADATA[file.suffix.lower()])
+            with reporting_write_errors(file):
+                figure.savefig(file, metadata=METADATA[file.suffix.lower()])
     return files
 
 

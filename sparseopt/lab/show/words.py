@@ -1,6 +1,18 @@
 """Numbers and times in words, for messages, tables and sentences made from results."""
 
 
+def printable(text: str) -> str:
+    """A text from anywhere, such as the name of a folder, without what would command a terminal.
+
+    >>> print(printable("run\\x1b[31m"))
+    run\\x1b[31m
+    """
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.sweep.database import Database
 from sparseopt.lab.sweep.plan import Plan
+from sparseopt.lab.system.files import reporting_write_errors
 from sparseopt.lab.training.place import Place
 
 HEARTBEAT = 10.0
@@ -39,7 +40,8 @@ class Job:
 
         A machine is known by its kernel, which its containers share.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with reporting_write_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         folder = self.folder.stat()
         boot = BOOT.read_text().strip() if BOOT.exists() else socket.gethostname()
         return f"{boot} {folder.st_dev}:{folder.st_ino}"

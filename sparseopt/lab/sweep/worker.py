@@ -13,14 +13,15 @@ from typing import NoReturn
 
 from optuna.trial import TrialState
 
-from sparseopt.lab.errors import INTERRUPTED, UserError
+from sparseopt.lab.errors import INTERRUPTED, DiskFull, UserError
 from sparseopt.lab.runs.rundir import InUse
+from sparseopt.lab.show.words import duration
 from sparseopt.lab.sweep.job import Job, worker_name
 from sparseopt.lab.sweep.messages import CannotWork, Refused, Sender
 from sparseopt.lab.sweep.pulse import Pulse
 from sparseopt.lab.sweep.trials import RUNNING, WAITING, Claim, Lost, Trials
 from sparseopt.lab.training.place import settle
-from sparseopt.lab.training.train import train
+from sparseopt.lab.training.train import Summary, train
 from sparseopt.lab.training.trainer import Diverged
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,8 @@ class Worker:
             if error.exit_code == INTERRUPTED:
                 self._stop_at(claim)
             self._refuse(claim, str(error))
+        except OSError as error:  # of the machine, not of the run
+            self._refuse(claim, f"{error}")
         except Exception as error:
             self._fail(claim, f"{type(error).__name__}: {error}")
             log.error("%s failed\n%s", claim.config.run_name, traceback.format_exc())
@@ -105,18 +108,34 @@ class Worker:
     def _train(self, claim: Claim) -> None:
         job = self.job
         with Pulse(self.trials, claim, job.heartbeat, self.stop) as pulse:
-            summary = train(
-                *(claim.config, job.run_dir(claim.config.run_name)),
-                data_dir=job.place.data_dir,
-                device=self.device,
-                observers=[pulse],
-                checkpoint_seconds=job.place.checkpoint_seconds,
-                accelerate=job.place.accelerate,
-                tracker=job.place.tracker,
-            )
+            summary = self._train_with_room(claim, pulse)
             accuracies = {row["epoch"]: row["test_accuracy"] for row in summary.rows}
             seconds = summary.result["seconds"]
             self.patience(lambda: self.trials.complete(claim, accuracies, seconds))
+
+    def _train_with_room(self, claim: Claim, pulse: Pulse) -> Summary:
+        """Train; on a full disk wait for room, as long as for the database, and go on from the checkpoint."""
+        job, since, told = self.job, time.monotonic(), False
+        while True:
+            try:
+                return train(
+                    *(claim.config, job.run_dir(claim.config.run_name)),
+                    data_dir=job.place.data_dir,
+                    device=self.device,
+                    observers=[pulse],
+                    checkpoint_seconds=job.place.checkpoint_seconds,
+                    accelerate=job.place.accelerate,
+                    tracker=job.place.tracker,
+                )
+            except DiskFull as error:
+                if time.monotonic() - since > self.patience.limit:
+                    raise
+                if not told:
+                    log.warning("%s; waiting for room, at most %s", error, duration(self.patience.limit))
+                told = True
+            time.sleep(min(IDLE_SECONDS, job.heartbeat))
+            if self.stop.made:
+                raise KeyboardInterrupt
 
     def _fail(self, claim: Claim, reason: str) -> None:
         try:

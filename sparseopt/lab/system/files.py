@@ -4,15 +4,17 @@ Whoever reads a file of a run never sees half of one, at whatever moment the wri
 """
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparseopt.lab.errors import UserError
+from sparseopt.lab.errors import DiskFull, UserError
 
 TEMPORARY = ".tmp"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, the quota, the process
 
 
 def write_bytes(path: Path, contents: bytes) -> None:
@@ -39,10 +41,19 @@ def reporting_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        kind = DiskFull if error.errno in NO_ROOM else UserError
         reason = error.strerror or error
-        raise UserError(
+        raise kind(
             f"cannot write {path}: {reason}; put that right, and give the same command again"
         ) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder to write into, and those above it; refuse one that cannot be written before work begins."""
+    with reporting_write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def remove_temporary(folder: Path) -> None:

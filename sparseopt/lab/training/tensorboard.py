@@ -1,10 +1,12 @@
 """Curves for TensorBoard: every step's training loss, every epoch's metrics."""
 
+import contextlib
 from pathlib import Path
 
 from torch import Tensor
 
 from sparseopt.lab.runs.row import Row
+from sparseopt.lab.system.files import reporting_write_errors
 from sparseopt.lab.training.trainer import Observer, Trainer
 
 
@@ -18,17 +20,20 @@ class TensorBoard(Observer):
         from torch.utils.tensorboard.writer import SummaryWriter  # takes a second to import
 
         first = trainer.epoch * trainer.experiment.data.steps_per_epoch
-        self._writer = SummaryWriter(str(self._folder), purge_step=first + 1)
+        with reporting_write_errors(self._folder):
+            self._writer = SummaryWriter(str(self._folder), purge_step=first + 1)
 
     def epoch_ended(self, trainer: Trainer, row: Row, losses: Tensor) -> None:
         first = row["step"] - len(losses)
-        for number, loss in enumerate(losses.tolist(), start=1):
-            self._writer.add_scalar("step/train_loss", loss, first + number)
-        for name, value in row.items():
-            if name not in ("epoch", "step") and value is not None:
-                self._writer.add_scalar(f"epoch/{name}", value, row["step"])
-        self._writer.flush()
+        with reporting_write_errors(self._folder):
+            for number, loss in enumerate(losses.tolist(), start=1):
+                self._writer.add_scalar("step/train_loss", loss, first + number)
+            for name, value in row.items():
+                if name not in ("epoch", "step") and value is not None:
+                    self._writer.add_scalar(f"epoch/{name}", value, row["step"])
+            self._writer.flush()
 
     def ended(self) -> None:
         if hasattr(self, "_writer"):
-            self._writer.close()
+            with contextlib.suppress(OSError):  # what could not be written has been told
+                self._writer.close()

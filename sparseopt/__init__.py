@@ -8,6 +8,11 @@
 >>> optimizer = so.SparseOpt(optimizer, topology, so.RigL(total_steps=10_000))  # from here on, an ordinary optimizer
 """
 
+from sparseopt.loading import interruptible
+
+with interruptible():
+    import torch  # noqa: F401 - what takes a second or two
+
 from sparseopt import analysis, kernels, methods, optim, topology
 from sparseopt.kernels import accelerate, compile_inference, load
 from sparseopt.methods import (

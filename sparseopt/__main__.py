@@ -52,6 +52,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         command = import_module(f"sparseopt.lab.commands.{name}")
+    except KeyboardInterrupt:
+        print("sparseopt: interrupted", file=sys.stderr)
+        return 130
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "sparseopt":
             raise

@@ -252,8 +252,9 @@ class Topology:
         return {**self.__dict__, "_owner": None}  # the copy of the optimizer claims the copy of the topology
 
     def __repr__(self) -> str:
+        layers = f"{len(self.layers)} layer{'' if len(self.layers) == 1 else 's'}"
         return (
-            f"Topology({len(self.layers)} layers, {self.active():,} of {self.size():,} weights active, "
+            f"Topology({layers}, {self.active():,} of {self.size():,} weights active, "
             f"sparsity {self.sparsity():.4f})"
         )
 

@@ -37,7 +37,8 @@ class Engine:
     def summary(self) -> str:
         """A line a layer: sparse, or dense and why."""
         sparse = sum(each.reason is None for each in self.layers)
-        title = f"engine of {self.name}: {sparse} of {len(self.layers)} layers on sparse kernels"
+        layers = f"{len(self.layers)} layer{'' if len(self.layers) == 1 else 's'}"
+        title = f"engine of {self.name}: {sparse} of {layers} on sparse kernels"
         rows = [("layer", "kind", "weights", "zeros", "runs"), *(each.row() for each in self.layers)]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         lines = (

@@ -21,6 +21,11 @@ def read_config(path: Path) -> Config:
     values = read_json(path).get("config")
     if not isinstance(values, dict):
         raise UserError(f"{path} holds no configuration; name the config.json of a run")
+    return checked_config(values, path)
+
+
+def checked_config(values: dict[str, Any], path: Path) -> Config:
+    """The configuration that these settings make up; `path` says in what file they were found."""
     kinds = get_type_hints(Config)
     for name, value in values.items():
         if name not in kinds:

@@ -58,8 +58,11 @@ def _measured(fan_in: Tensor) -> LayerFanIn:
 def _masks(folder: RunDir) -> dict[str, Tensor]:
     state = folder.checkpoints.load(torch.device("cpu"))
     if state is not None:
-        layers: Mapping[str, Mapping[str, Any]] = state["optimizer"]["sparseopt"]["topology"]["layers"]
-        return {name: unpack(layer["mask"], tuple(layer["shape"])) for name, layer in layers.items()}
+        try:
+            layers: Mapping[str, Mapping[str, Any]] = state["optimizer"]["sparseopt"]["topology"]["layers"]
+            return {name: unpack(layer["mask"], tuple(layer["shape"])) for name, layer in layers.items()}
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise UserError(f"the checkpoint in {folder.path} holds no masks ({error!r:.80})") from error
     if not folder.packed_file.exists():
         return {}
     try:

@@ -22,7 +22,13 @@ from typing import Any
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.checkpoint import Checkpoints
 from sparseopt.lab.runs.row import Row
-from sparseopt.lab.system.files import read_json, remove_temporary, reporting_write_errors, write_bytes
+from sparseopt.lab.system.files import (
+    parse_json,
+    read_json,
+    remove_temporary,
+    reporting_write_errors,
+    write_bytes,
+)
 
 
 class InUse(UserError):
@@ -91,8 +97,8 @@ class RunDir:
             return []
         try:
             lines = self.metrics_file.read_text().splitlines(keepends=True)
-            return [json.loads(line) for line in lines if line.endswith("\n")]
-        except ValueError as error:
+            return [parse_json(line) for line in lines if line.endswith("\n")]
+        except (ValueError, OSError) as error:
             raise UserError(
                 f"{self.metrics_file} is damaged ({error}); going on with the run repairs it"
             ) from error

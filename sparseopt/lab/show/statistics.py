@@ -44,7 +44,20 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
     >>> mean_and_std([1.0, 2.0, 3.0]), mean_and_std([4.0])
     ((2.0, 1.0), (4.0, None))
     """
-    return fmean(values), stdev(values) if len(values) > 1 else None
+    return _mean(values), _std(values) if len(values) > 1 else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Also of numbers that are infinite, not numbers, or close to the largest there are."""
+    return fmean(values) if _usual(values) else sum(values) / len(values)
+
+
+def _std(values: Sequence[float]) -> float:
+    return stdev(values) if _usual(values) else math.nan
+
+
+def _usual(values: Sequence[float]) -> bool:
+    return all(abs(value) < 1e150 for value in values)  # false for what is not a number
 
 
 def compare(values: Sequence[float], baseline: Sequence[float]) -> Comparison:
@@ -67,8 +80,8 @@ def _of(differences: list[float]) -> Comparison:
 
     One seed has no spread to judge by: its interval is the whole line, and supports nothing.
     """
-    n, mean = len(differences), fmean(differences)
+    n, mean = len(differences), _mean(differences)
     if n < 2:
         return Comparison(tuple(differences), mean, -math.inf, math.inf)
-    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * stdev(differences) / math.sqrt(n)
+    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * _std(differences) / math.sqrt(n)
     return Comparison(tuple(differences), mean, mean - half, mean + half)

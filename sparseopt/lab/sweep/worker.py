@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 CANNOT_WORK = 2
 IDLE_SECONDS = 2.0
+LONG = 60.0
+"""Seconds of training after which a disk that is full again is another disk that is full."""
 
 
 def work(job: Job, token: str, pipe: Connection) -> None:
@@ -115,8 +117,9 @@ class Worker:
 
     def _train_with_room(self, claim: Claim, pulse: Pulse) -> Summary:
         """Train; on a full disk wait for room, as long as for the database, and go on from the checkpoint."""
-        job, since, told = self.job, time.monotonic(), False
+        job, full_since = self.job, None
         while True:
+            begun = time.monotonic()
             try:
                 return train(
                     *(claim.config, job.run_dir(claim.config.run_name)),
@@ -128,11 +131,12 @@ class Worker:
                     tracker=job.place.tracker,
                 )
             except DiskFull as error:
-                if time.monotonic() - since > self.patience.limit:
-                    raise
-                if not told:
+                now = time.monotonic()
+                if full_since is None or now - begun > LONG:
+                    full_since = now
                     log.warning("%s; waiting for room, at most %s", error, duration(self.patience.limit))
-                told = True
+                if now - full_since > self.patience.limit:
+                    raise
             time.sleep(min(IDLE_SECONDS, job.heartbeat))
             if self.stop.made:
                 raise KeyboardInterrupt

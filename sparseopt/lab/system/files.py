@@ -65,7 +65,7 @@ def remove_temporary(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        value = json.loads(path.read_text())
+        value = parse_json(path.read_text())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
@@ -73,6 +73,31 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a JSON object; is it a file of a run?")
     return value
+
+
+def parse_json(text: str) -> Any:
+    """The value that a text from anywhere spells; ValueError unless it can be shown and written again.
+
+    >>> parse_json('{"name": "\\\\udc80"}')
+    Traceback (most recent call last):
+    ValueError: it has characters that cannot be written
+    """
+    try:
+        value = json.loads(text, parse_int=_whole)
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except OverflowError:
+        raise ValueError("it has a number that is too large") from None
+    except UnicodeEncodeError:
+        raise ValueError("it has characters that cannot be written") from None
+    return value
+
+
+def _whole(digits: str) -> int:
+    """A whole number that one can calculate with; JSON's may be as long as they like."""
+    float(int(digits))
+    return int(digits)
 
 
 def _sync(path: Path) -> None:

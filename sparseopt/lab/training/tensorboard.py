@@ -1,6 +1,7 @@
 """Curves for TensorBoard: every step's training loss, every epoch's metrics."""
 
 import contextlib
+import threading
 from pathlib import Path
 
 from torch import Tensor
@@ -20,6 +21,8 @@ class TensorBoard(Observer):
         from torch.utils.tensorboard.writer import SummaryWriter  # takes a second to import
 
         first = trainer.epoch * trainer.experiment.data.steps_per_epoch
+        self._hook = threading.excepthook
+        threading.excepthook = self._without_the_writers
         with reporting_write_errors(self._folder):
             self._writer = SummaryWriter(str(self._folder), purge_step=first + 1)
 
@@ -34,6 +37,15 @@ class TensorBoard(Observer):
             self._writer.flush()
 
     def ended(self) -> None:
+        if hasattr(self, "_hook"):
+            threading.excepthook = self._hook
         if hasattr(self, "_writer"):
             with contextlib.suppress(OSError):  # what could not be written has been told
                 self._writer.close()
+
+    def _without_the_writers(self, told: threading.ExceptHookArgs) -> None:
+        """What the thread of a writer could not write, the writer raises as well: no need for a traceback."""
+        if not (
+            isinstance(told.exc_value, OSError) and type(told.thread).__module__.startswith("tensorboard")
+        ):
+            self._hook(told)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import sparseopt as so
-from sparseopt.lab.config.configfile import read_config
+from sparseopt.lab.config.configfile import checked_config, read_config
 from sparseopt.lab.config.differences import contrasted, summarised
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import INTERRUPTED, UserError
@@ -135,10 +135,23 @@ def _all_rows(run: RunDir, config: Config) -> list[Row]:
 
 def _refuse_other_run(run: RunDir, config: Config) -> None:
     """A folder that holds a run goes on with that one, and with no other configuration."""
-    if not run.config_file.exists():
-        return
-    if differences := contrasted(read_config(run.config_file).in_force(), config.in_force()):
+    there = _config_there(run)
+    if there is not None and (differences := contrasted(there.in_force(), config.in_force())):
         raise UserError(f"{run.path} holds another run ({summarised(differences)}); choose another --out")
+
+
+def _config_there(run: RunDir) -> Config | None:
+    """What a folder holds a run of; where config.json is gone, the checkpoint tells."""
+    if run.config_file.exists():
+        return read_config(run.config_file)
+    state = run.checkpoints.load(torch.device("cpu"))
+    if state is None:
+        return None
+    if not isinstance(state.get("config"), dict):
+        raise UserError(
+            f"{run.path} has checkpoints, but no config.json that tells of what run; put it back, or choose another --out"
+        )
+    return checked_config(state["config"], run.checkpoints.folder)
 
 
 def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, Any]:

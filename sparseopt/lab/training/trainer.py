@@ -98,6 +98,7 @@ class Trainer:
         """All there is to save: tensors and plain values only."""
         return {
             "format": FORMAT,
+            "config": self.experiment.config.to_json(),
             "model": self.experiment.model.state_dict(),
             "optimizer": self.experiment.optimizer.state_dict(),
             "epoch": self.epoch,
@@ -109,14 +110,20 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up a run where it was put down."""
-        if state["format"] != FORMAT:
-            raise UserError(f"the checkpoint has format {state['format']}; this version reads {FORMAT}")
-        self.experiment.model.load_state_dict(state["model"])
-        self.experiment.optimizer.load_state_dict(state["optimizer"])
-        self.epoch, self.batch = state["epoch"], state["batch"]
-        self.trace.copy_(state["trace"])
-        self.rows = list(state["rows"])
-        self._seconds_before, self._since = state["seconds"], time.monotonic()
+        if state.get("format") != FORMAT:
+            raise UserError(f"the checkpoint has format {state.get('format')}; this version reads {FORMAT}")
+        try:
+            self.experiment.model.load_state_dict(state["model"])
+            self.experiment.optimizer.load_state_dict(state["optimizer"])
+            self.epoch, self.batch = state["epoch"], state["batch"]
+            self.trace.copy_(state["trace"])
+            self.rows = list(state["rows"])
+            self._seconds_before, self._since = state["seconds"], time.monotonic()
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"the checkpoint is not one of this network ({reason}); choose another --out"
+            ) from error
 
     def _finish_epoch(self, observers: Sequence[Observer]) -> None:
         self.experiment.model.train()

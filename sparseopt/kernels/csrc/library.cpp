@@ -17,7 +17,7 @@
 namespace sparseopt {
 namespace {
 
-// The structs are those of `native/interface.py`. In all of them a null pointer says that there is none.
+// Structs are rows of 64-bit words, which `native/operators.py` fills in this order. A null pointer says that there is none.
 
 // An activation in the lane layout, its sizes without the border.
 struct Image {
@@ -241,20 +241,20 @@ SPARSEOPT_EXPORT const char* sparseopt_normalise_backward(int64_t threads, const
   return guarded(threads, [&] { normalise_backward(z, coefficients, features, samples, padded, gradient); });
 }
 
-// The active values of a tensor; `same`: whether they are those before, where these are known.
+// Between a dense tensor and its active values; the values before, where they are known.
 struct Copy {
   float* dense;
   const int* position;
   int64_t size;
   const float* before;
   float* values;
-  int64_t same;
 };
 
-SPARSEOPT_EXPORT const char* sparseopt_gather(int64_t threads, int64_t count, Copy* copies) {
+// same: which values are those before
+SPARSEOPT_EXPORT const char* sparseopt_gather(int64_t threads, int64_t count, const Copy* copies, char* same) {
   return guarded(threads, [&] {
     for (int64_t i = 0; i < count; ++i)
-      copies[i].same = gather(copies[i].dense, copies[i].position, copies[i].size, copies[i].before, copies[i].values);
+      same[i] = gather(copies[i].dense, copies[i].position, copies[i].size, copies[i].before, copies[i].values);
   });
 }
 

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,23 +17,29 @@ DOUBLE = torch.float64
 
 def address(tensor: Tensor, dtype: torch.dtype, *sizes: int) -> int:
     """Of a contiguous tensor of this type and, if sizes are given, of these sizes, on the CPU."""
-    if tensor.dtype is not dtype or not tensor.is_contiguous() or not tensor.is_cpu:
-        name = "float" if dtype is FLOAT else str(dtype).removeprefix("torch.")
-        raise RuntimeError(
-            f"expected a contiguous {name} tensor on the CPU, got {tensor.dtype} of shape {tuple(tensor.shape)} and strides "
-            f"{tensor.stride()} on {tensor.device}"
-        )
-    if sizes and tensor.shape != sizes:
-        raise RuntimeError(f"expected a tensor of shape {sizes}, got {tuple(tensor.shape)}")
-    return tensor.data_ptr()
+    if (
+        tensor.dtype is dtype
+        and tensor.is_contiguous()
+        and tensor.is_cpu
+        and (not sizes or tensor.shape == sizes)
+    ):
+        return tensor.data_ptr()
+    name = "float" if dtype is FLOAT else str(dtype).removeprefix("torch.")
+    raise RuntimeError(
+        f"expected a contiguous {name} tensor on the CPU{f' of shape {sizes}' if sizes else ''}, got {tensor.dtype} of shape "
+        f"{tuple(tensor.shape)} and strides {tensor.stride()} on {tensor.device}"
+    )
 
 
-def optional(tensor: Tensor | None, dtype: torch.dtype, *sizes: int) -> int | None:
-    return None if tensor is None else address(tensor, dtype, *sizes)
+def optional(tensor: Tensor | None, dtype: torch.dtype, *sizes: int) -> int:
+    return 0 if tensor is None else address(tensor, dtype, *sizes)
 
 
 def addresses(values: Sequence[int | None]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(values))(*values)
+
+
+new_image = partial(tuple.__new__, Image)  # without the detour over Python that a named tuple's own takes
 
 
 def require(holds: bool, what: str) -> None:
@@ -52,33 +59,24 @@ class Lanes:
 
     def image(self, tensor: Tensor, border: int) -> Image:
         """[block, row, channel, column, lane]"""
-        found = self._aligned(tensor)
-        shape = tensor.shape
-        image = Image(found, shape[0], shape[1] - 2 * border, shape[2], shape[3] - 2 * border, border)
-        require(border >= 0 and image.height > 0 and image.width > 0, "a border leaves nothing of an image")
-        return image
+        if tensor.dim() == 5 and tensor.dtype is FLOAT and tensor.is_contiguous() and tensor.is_cpu:
+            blocks, rows, channels, columns, lanes = tensor.shape
+            at, height, width = tensor.data_ptr(), rows - 2 * border, columns - 2 * border
+            if lanes == self.lanes and not at % self._alignment and border >= 0 and height > 0 and width > 0:
+                return new_image((at, blocks, height, channels, width, border))
+        raise RuntimeError(
+            f"expected a contiguous float tensor [block, row, channel, column, {self.lanes}], aligned, of an image with "
+            f"a border of {border}, got {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}"
+        )
 
     def like(self, tensor: Tensor, border: int, other: Image) -> Image:
         """An image of the same size, though perhaps of another border."""
         image = self.image(tensor, border)
-        require(sizes(image) == sizes(other), "two images differ in size")
+        require(image[1:5] == other[1:5], "two images differ in size")
         return image
 
     def tiles(self, tensor: Tensor, vectors: int, features: int) -> int:
         """Tiles of samples, see `csrc/linear.h`: [vector of samples, 1, feature, 1, lane]"""
-        found = self._aligned(tensor)
-        require(tensor.shape[:4] == (vectors, 1, features, 1), "tiles of another size")
-        return found
-
-    def _aligned(self, tensor: Tensor) -> int:
-        found = address(tensor, FLOAT)
-        if tensor.dim() != 5 or tensor.shape[4] != self.lanes or found % self._alignment:
-            raise RuntimeError(
-                "expected a contiguous float tensor [block, row, channel, column, "
-                f"{self.lanes}], aligned, got {tuple(tensor.shape)}"
-            )
-        return found
-
-
-def sizes(image: Image) -> tuple[int, int, int, int]:
-    return image.blocks, image.height, image.channels, image.width
+        at = address(tensor, FLOAT, vectors, 1, features, 1, self.lanes)
+        require(not at % self._alignment, "tiles that are not aligned")
+        return at

@@ -1,93 +1,38 @@
-"""The C interface of the library, `csrc/library.cpp`, as ctypes sees it: its structs, and what every function takes.
+"""The C interface of the library, `csrc/library.cpp`, as ctypes sees it.
 
-In a struct or an argument, an address of None says that there is none.
+Its structs are rows of 64-bit words, addresses and integers; an address of zero says that there is none. What a training step
+hands over again and again is made by `words` from numbers in the order of the struct's fields: ctypes' own structures take longer
+than everything else about a call.
 """
 
 import ctypes
+import struct
 from ctypes import POINTER, Structure
+from typing import NamedTuple
 
 Address, Integer, Real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+Words = ctypes.c_char_p
 
 
-class Image(Structure):
+PACK = [struct.Struct(f"{count}q").pack for count in range(64)]
+
+
+def words(*numbers: int) -> bytes:
+    return PACK[len(numbers)](*numbers)
+
+
+class Image(NamedTuple):
     """An activation in the lane layout, its sizes without the border."""
 
-    _fields_ = (
-        ("data", Address),
-        ("blocks", Integer),
-        ("height", Integer),
-        ("channels", Integer),
-        ("width", Integer),
-        ("border", Integer),
-    )
+    data: int
+    blocks: int
+    height: int
+    channels: int
+    width: int
+    border: int
 
 
-class Source(Structure):
-    """What an activation is made from."""
-
-    _fields_ = (
-        ("z", Image),
-        ("norm", Address),
-        ("shortcut", Image),
-        ("shortcut_norm", Address),
-        ("shortcut_stride", Integer),
-        ("shortcut_offset", Integer),
-        ("relu", Integer),
-    )
-
-
-class Backward(Structure):
-    """What the backward pass of a convolution reads and where it writes."""
-
-    _fields_ = (
-        ("g", Image),
-        ("z", Image),
-        ("coefficients", Address),
-        ("input", Image),
-        ("input_norm", Address),
-        ("input_relu", Integer),
-        ("to", Image),
-        ("accumulate", Integer),
-        ("shortcut", Image),
-        ("shortcut_offset", Integer),
-        ("mask", Integer),
-        ("input_z", Image),
-        ("input_z_norm", Address),
-    )
-
-
-class Pattern(Structure):
-    """Lists of active weights and their values."""
-
-    _fields_ = (("start", Address), ("offset", Address), ("value", Address), ("size", Integer))
-
-
-class Linear(Structure):
-    """A layer of a chain; the gradients and `order` are the backward pass's."""
-
-    _fields_ = (
-        ("weights", Pattern),
-        ("order", Address),
-        ("bias", Address),
-        ("relu", Integer),
-        ("inputs", Integer),
-        ("outputs", Integer),
-        ("weight_gradient", Address),
-        ("bias_gradient", Address),
-    )
-
-
-class Copy(Structure):
-    """Active values of a dense tensor; `same` says afterwards whether they are those before."""
-
-    _fields_ = (
-        ("dense", Address),
-        ("position", Address),
-        ("size", Integer),
-        ("before", Address),
-        ("values", Address),
-        ("same", Integer),
-    )
+NONE = Image(0, 0, 0, 0, 0, 0)
 
 
 class Weights(Structure):
@@ -165,17 +110,15 @@ class FrozenLinear(Structure):
     _fields_ = (("weights", Weights), ("bias", Address), ("relu", Integer))
 
 
-AnImage = POINTER(Image)
-
 # After the number of threads. All return None, or what went wrong.
 FUNCTIONS = {
     "conv_forward": (
-        *(AnImage, Integer, POINTER(Source), POINTER(Pattern), Integer, Integer, Integer),
-        *(AnImage, Address, Address),
+        *(Words, Integer, Words, Words, Integer, Integer, Integer),
+        *(Words, Address, Address),
     ),
-    "make_activation": (POINTER(Source), AnImage),
+    "make_activation": (Words, Words),
     "conv_backward": (
-        *(POINTER(Backward), POINTER(Pattern), Address, Integer, Integer, Integer, Integer),
+        *(Words, Words, Address, Integer, Integer, Integer, Integer),
         *(Address, Address),
     ),
     "batch_norm_forward": (
@@ -183,23 +126,23 @@ FUNCTIONS = {
         *(Address, Address, Real, Address, Address),
     ),
     "batch_norm_backward": (Integer, Integer, Address, Address, Address, Address, Address),
-    "pack": (Address, Integer, AnImage),
-    "unpack": (AnImage, Integer, Address),
-    "pool_forward": (AnImage, Integer, Address),
-    "pool_backward": (Address, Integer, AnImage, Integer),
-    "shortcut_backward": (AnImage, Integer, Integer, AnImage, Integer),
-    "finish_gradient": (AnImage, AnImage, AnImage, Address, Integer, Address),
+    "pack": (Address, Integer, Words),
+    "unpack": (Words, Integer, Address),
+    "pool_forward": (Words, Integer, Address),
+    "pool_backward": (Address, Integer, Words, Integer),
+    "shortcut_backward": (Words, Integer, Integer, Words, Integer),
+    "finish_gradient": (Words, Words, Words, Address, Integer, Address),
     "tile_samples": (Address, Integer, Integer, Integer, Address),
     "untile_samples": (Address, Integer, Integer, Integer, Address),
-    "chain_forward": (Integer, POINTER(Linear), Integer, POINTER(Address)),
-    "chain_backward": (Integer, POINTER(Linear), Integer, POINTER(Address), Address, Address),
+    "chain_forward": (Integer, Words, Integer, Words),
+    "chain_backward": (Integer, Words, Integer, Words, Address, Address),
     "sum_features": (Address, Integer, Integer, Integer, Address),
     "normalise": (Address, Address, Integer, Integer, Integer, Address),
     "sum_gradients": (Address, Address, Address, Integer, Integer, Address, Address),
     "normalise_backward": (Address, Address, Integer, Integer, Integer, Address),
-    "gather": (Integer, POINTER(Copy)),
+    "gather": (Integer, Words, Words),
     "nonzeros": (Address, Integer, POINTER(Integer)),
-    "scatter": (Integer, POINTER(Copy)),
+    "scatter": (Integer, Words),
     "network_new": (POINTER(Tables), POINTER(Address)),
     "network_choose": (Address, Integer, Integer, Integer),
     "network_time": (Address, Integer, Integer, POINTER(Real)),

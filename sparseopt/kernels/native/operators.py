@@ -10,31 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparseopt.kernels.native.arguments import (
-    DOUBLE,
-    FLOAT,
-    SHORT,
-    Lanes,
-    address,
-    addresses,
-    optional,
-    require,
-    sizes,
-)
-from sparseopt.kernels.native.interface import (
-    Backward,
-    Copy,
-    Image,
-    Integer,
-    Linear,
-    Pattern,
-    Source,
-    declare,
-)
+from sparseopt.kernels.native.arguments import DOUBLE, FLOAT, SHORT, Lanes, address, optional, require
+from sparseopt.kernels.native.interface import NONE, Image, Integer, declare, words
 from sparseopt.kernels.native.network import Chain, Network, TileSize, tiles
 from sparseopt.kernels.native.openmp import runtime
-
-NONE = Image()
 
 
 class Operators:
@@ -76,23 +55,23 @@ class Operators:
                 *(z, norm, shortcut, shortcut_border, shortcut_norm),
                 *(shortcut_stride, shortcut_offset, relu),
             )
-            require(sizes(source.z)[1:] == sizes(into)[1:], "the rows to make are not those of z")
-        require(keep or source is not None, "rows that are not kept are made from z")
-        blocks = into.blocks if keep else source.z.blocks if source else 0
+            require(z.shape[1:4] == into[2:5], "the rows to make are not those of z")
+        require(keep or z is not None, "rows that are not kept are made from z")
+        blocks = into.blocks if keep else len(z) if z is not None else 0
         require(blocks == made.blocks == self._layout.blocks(samples), "the batch is another one")
         _check_rows(into, made, stride, reach)
         pattern = _pattern(values, start, offset, made.channels)
         sums_at = optional(sums, DOUBLE, 2, made.channels)
         _run(
             self._library.sparseopt_conv_forward,
-            *(into, keep, source, pattern, stride, reach, samples, made),
+            *(words(*into), keep, source, pattern, stride, reach, samples, words(*made)),
             *(address(shift, FLOAT, made.channels), sums_at),
         )
 
     def _source(
         self, z: Tensor, norm: Tensor, shortcut: Tensor | None, border: int, shortcut_norm: Tensor | None,
         stride: int, offset: int, relu: bool,
-    ) -> Source:  # fmt: skip
+    ) -> bytes:  # fmt: skip
         made = self._layout.image(z, 0)
         added = NONE
         if shortcut is not None:
@@ -100,8 +79,8 @@ class Operators:
             require(added.blocks == made.blocks, "a shortcut of another batch")
             _check_rows(added, made, stride, 1)
             require((made.width - 1) * stride < added.width, "a shortcut that is too narrow")
-        return Source(
-            *(made, address(norm, FLOAT, 3, made.channels), added),
+        return words(
+            *(*made, address(norm, FLOAT, 3, made.channels), *added),
             *(optional(shortcut_norm, FLOAT, 3, added.channels), stride, offset, relu),
         )
 
@@ -113,7 +92,8 @@ class Operators:
             *(z, norm, shortcut, shortcut_border, shortcut_norm),
             *(shortcut_stride, shortcut_offset, relu),
         )
-        _run(self._library.sparseopt_make_activation, source, self._layout.like(x, border, source.z))
+        made = self._layout.like(x, border, self._layout.image(z, 0))
+        _run(self._library.sparseopt_make_activation, source, words(*made))
 
     def conv_backward(
         self, g: Tensor, g_border: int, z: Tensor, coefficients: Tensor, input: Tensor, input_border: int,
@@ -136,12 +116,12 @@ class Operators:
                 and (read.width - 1) // stride < added.width,
                 "a shortcut's gradient that is too small",
             )
-        passed = Backward(
-            *(of_output, layout.like(z, 0, of_output), address(coefficients, FLOAT, 4, of_output.channels)),
-            *(read, optional(input_norm, FLOAT, 3, channels), input_relu),
-            *(NONE if to is None else layout.like(to, to_border, read), accumulate),
-            *(added, shortcut_offset, mask),
-            NONE if input_z is None else layout.like(input_z, 0, read),
+        passed = words(
+            *(*of_output, *layout.like(z, 0, of_output), address(coefficients, FLOAT, 4, of_output.channels)),
+            *(*read, optional(input_norm, FLOAT, 3, channels), input_relu),
+            *(*(NONE if to is None else layout.like(to, to_border, read)), accumulate),
+            *(*added, shortcut_offset, mask),
+            *(NONE if input_z is None else layout.like(input_z, 0, read)),
             optional(input_z_norm, FLOAT, 3, channels),
         )
         require(input_z is None or input_z_norm is not None, "the sums over z need its mean")
@@ -180,12 +160,12 @@ class Operators:
 
     def pack(self, image: Tensor, x: Tensor, border: int) -> None:
         to = self._layout.image(x, border)
-        _run(self._library.sparseopt_pack, *self._batch(image, to), to)
+        _run(self._library.sparseopt_pack, *self._batch(image, to), words(*to))
 
     def unpack(self, x: Tensor, border: int, image: Tensor) -> None:
         found = self._layout.image(x, border)
         at, samples = self._batch(image, found)
-        _run(self._library.sparseopt_unpack, found, samples, at)
+        _run(self._library.sparseopt_unpack, words(*found), samples, at)
 
     def _batch(self, image: Tensor, x: Image) -> tuple[int, int]:
         """Images as torch has them, as many as fit x."""
@@ -196,11 +176,11 @@ class Operators:
     def pool_forward(self, x: Tensor, border: int, pooled: Tensor) -> None:
         found = self._layout.image(x, border)
         at, samples = self._means(pooled, found)
-        _run(self._library.sparseopt_pool_forward, found, samples, at)
+        _run(self._library.sparseopt_pool_forward, words(*found), samples, at)
 
     def pool_backward(self, gradient: Tensor, g: Tensor, border: int, accumulate: bool) -> None:
         to = self._layout.image(g, border)
-        _run(self._library.sparseopt_pool_backward, *self._means(gradient, to), to, accumulate)
+        _run(self._library.sparseopt_pool_backward, *self._means(gradient, to), words(*to), accumulate)
 
     def _means(self, pooled: Tensor, x: Image) -> tuple[int, int]:
         samples = pooled.shape[0]
@@ -219,17 +199,24 @@ class Operators:
             and (target.width - 1) // stride < found.width,
             "a gradient that is smaller than what its shortcut read",
         )
-        _run(self._library.sparseopt_shortcut_backward, found, stride, offset, target, accumulate)
+        _run(
+            self._library.sparseopt_shortcut_backward,
+            words(*found),
+            stride,
+            offset,
+            words(*target),
+            accumulate,
+        )
 
     def finish_gradient(
         self, g: Tensor, g_border: int, x: Tensor | None, x_border: int, z: Tensor, norm: Tensor, samples: int, sums: Tensor
     ) -> None:  # fmt: skip
         of = self._layout.image(g, g_border)
         require(of.blocks == self._layout.blocks(samples), "the batch is another one")
-        behind = None if x is None else self._layout.like(x, x_border, of)
+        behind = None if x is None else words(*self._layout.like(x, x_border, of))
         _run(
             self._library.sparseopt_finish_gradient,
-            *(of, behind, self._layout.like(z, 0, of), address(norm, FLOAT, 3, of.channels)),
+            *(words(*of), behind, words(*self._layout.like(z, 0, of)), address(norm, FLOAT, 3, of.channels)),
             *(samples, address(sums, DOUBLE, 2, of.channels)),
         )
 
@@ -258,25 +245,19 @@ class Operators:
         """Layers that follow one another. `tiles`: the input and the outputs of all of them. An empty bias is none."""
         vectors = tiles[0].shape[0]
         features = [each.shape[2] for each in tiles]
-        layers = (Linear * len(values))(
-            *(
-                Linear(
-                    *(_pattern(values[i], start[i], offset[i], features[i + 1]), None),
-                    *(_bias(bias[i], features[i + 1]), relu[i], features[i], features[i + 1], None, None),
-                )
-                for i in range(len(values))
-            )
+        layers = b"".join(
+            _pattern(values[i], start[i], offset[i], features[i + 1])
+            + words(0, _bias(bias[i], features[i + 1]), relu[i], features[i], features[i + 1], 0, 0)
+            for i in range(len(values))
         )
         _run(
             self._library.sparseopt_chain_forward,
-            *(len(layers), layers, vectors * self._layout.lanes, self._tiles(tiles, vectors, features)),
+            *(len(values), layers, vectors * self._layout.lanes, self._tiles(tiles, vectors, features)),
         )
 
-    def _tiles(
-        self, tiles: Sequence[Tensor], vectors: int, features: Sequence[int]
-    ) -> ctypes.Array[ctypes.c_void_p]:
-        return addresses(
-            [self._layout.tiles(each, vectors, size) for each, size in zip(tiles, features, strict=True)]
+    def _tiles(self, tiles: Sequence[Tensor], vectors: int, features: Sequence[int]) -> bytes:
+        return words(
+            *(self._layout.tiles(each, vectors, size) for each, size in zip(tiles, features, strict=True))
         )
 
     def chain_backward(
@@ -287,28 +268,19 @@ class Operators:
         """`gradient`: of the last output; it is overwritten. `input_gradient`: where that of the input goes, if anywhere."""
         vectors = tiles[0].shape[0]
         features = [each.shape[2] for each in tiles]
-        layers = (Linear * len(values))(
-            *(
-                Linear(
-                    _pattern(values[i], start[i], offset[i], features[i]),
-                    *(
-                        address(order[i], SHORT, values[i].numel()),
-                        None,
-                        relu[i],
-                        features[i],
-                        features[i + 1],
-                    ),
-                    _flat(weight_gradient[i], values[i].numel()),
-                    _bias(bias_gradient[i], features[i + 1]),
-                )
-                for i in range(len(values))
+        layers = b"".join(
+            _pattern(values[i], start[i], offset[i], features[i])
+            + words(
+                *(address(order[i], SHORT, values[i].numel()), 0, relu[i], features[i], features[i + 1]),
+                *(_flat(weight_gradient[i], values[i].numel()), _bias(bias_gradient[i], features[i + 1])),
             )
+            for i in range(len(values))
         )
         dy = self._layout.tiles(gradient, vectors, features[-1])
         dx = None if input_gradient is None else self._layout.tiles(input_gradient, vectors, features[0])
         _run(
             self._library.sparseopt_chain_backward,
-            *(len(layers), layers, vectors * self._layout.lanes, self._tiles(tiles, vectors, features)),
+            *(len(values), layers, vectors * self._layout.lanes, self._tiles(tiles, vectors, features)),
             *(dy, dx),
         )
 
@@ -357,11 +329,10 @@ class Operators:
         self, dense: Sequence[Tensor], position: Sequence[Tensor], before: Sequence[Tensor], values: Sequence[Tensor]
     ) -> list[bool]:  # fmt: skip
         """The active values of several tensors, and which of them are those before, where `before` is not empty."""
-        copies = (Copy * len(dense))(
-            *(_copy(*each) for each in zip(dense, position, before, values, strict=True))
-        )
-        _run(self._library.sparseopt_gather, len(copies), copies)
-        return [bool(each.same) for each in copies]
+        copies = b"".join(_copy(*each) for each in zip(dense, position, before, values, strict=True))
+        same = ctypes.create_string_buffer(len(dense))
+        _run(self._library.sparseopt_gather, len(dense), copies, same)
+        return [each != 0 for each in same.raw]
 
     def nonzeros(self, x: Tensor) -> int:
         """How many entries are not zero, NaN among them."""
@@ -370,10 +341,10 @@ class Operators:
         return found.value
 
     def scatter(self, values: Sequence[Tensor], position: Sequence[Tensor], dense: Sequence[Tensor]) -> None:
-        copies = (Copy * len(dense))(
-            *(_copy(to, at, None, found) for to, at, found in zip(dense, position, values, strict=True))
+        copies = b"".join(
+            _copy(to, at, None, found) for to, at, found in zip(dense, position, values, strict=True)
         )
-        _run(self._library.sparseopt_scatter, len(copies), copies)
+        _run(self._library.sparseopt_scatter, len(dense), copies)
 
 
 def _run(function: Any, *arguments: Any) -> None:
@@ -382,11 +353,9 @@ def _run(function: Any, *arguments: Any) -> None:
         raise MemoryError(f"the sparse kernels failed: {error.decode()}")
 
 
-def _pattern(values: Tensor, start: Tensor, offset: Tensor, lists: int) -> Pattern:
+def _pattern(values: Tensor, start: Tensor, offset: Tensor, lists: int) -> bytes:
     size = values.numel()
-    return Pattern(
-        *(address(start, SHORT, lists + 1), address(offset, SHORT, size), _flat(values, size), size)
-    )
+    return words(*(address(start, SHORT, lists + 1), address(offset, SHORT, size), _flat(values, size), size))
 
 
 def _flat(values: Tensor, size: int) -> int:
@@ -395,8 +364,8 @@ def _flat(values: Tensor, size: int) -> int:
     return address(values, FLOAT)
 
 
-def _bias(bias: Tensor, features: int) -> int | None:
-    return address(bias, FLOAT, features) if bias.numel() else None
+def _bias(bias: Tensor, features: int) -> int:
+    return address(bias, FLOAT, features) if bias.numel() else 0
 
 
 def _check_rows(read: Image, made: Image, stride: int, reach: int) -> None:
@@ -405,10 +374,7 @@ def _check_rows(read: Image, made: Image, stride: int, reach: int) -> None:
     require((made.height - 1) * stride + reach <= read.height + read.border, "rows beyond the image")
 
 
-def _copy(dense: Tensor, position: Tensor, before: Tensor | None, values: Tensor) -> Copy:
+def _copy(dense: Tensor, position: Tensor, before: Tensor | None, values: Tensor) -> bytes:
     size = position.numel()
-    known = before is not None and size > 0 and before.numel() == size
-    return Copy(
-        *(address(dense, FLOAT), address(position, SHORT), size),
-        *(_flat(before, size) if known and before is not None else None, _flat(values, size), 0),
-    )
+    known = 0 if before is None or not size or before.numel() != size else _flat(before, size)
+    return words(address(dense, FLOAT), address(position, SHORT), size, known, _flat(values, size))

@@ -15,7 +15,7 @@ from every_method import METHODS
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 
-QUICK = ("set", "rigl")
+QUICK = ("set", "rigl", "measured")
 OTHERS = [method for method in METHODS if method not in QUICK]
 SCRIPT = Path(__file__).with_name("training.py")
 

@@ -28,7 +28,9 @@ BATCH = 16
 METHODS = methods(total_steps=40, every=4) | {
     "set": so.SET(total_steps=40, every=4),
     "rigl": so.RigL(total_steps=40, every=4, grow_from="corrected"),
+    "measured": so.RigL(total_steps=40, every=4, grow_from="corrected"),
 }
+OPTIONS: dict[str, dict[str, Any]] = {"measured": {"correction": "measured", "correct_decay": True}}
 
 
 def network() -> nn.Sequential:
@@ -50,8 +52,8 @@ def make_sparse(model: nn.Module, method: str) -> so.Topology:
 
 
 def make_optimizer(model: nn.Module, method: str, topology: so.Topology) -> so.SparseOpt:
-    adam = torch.optim.Adam(model.parameters(), lr=0.01)
-    return so.SparseOpt(adam, topology, METHODS[method], max_grad_norm=1.0)
+    adam = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01)
+    return so.SparseOpt(adam, topology, METHODS[method], max_grad_norm=1.0, **OPTIONS.get(method, {}))
 
 
 def train(
@@ -119,7 +121,7 @@ def accelerated(rank: int, world: int, method: str, folder: Path) -> dict[str, A
     model = nn.Sequential(*layers)
     topology = so.sparsify(model, 0.8, seed=1)
     sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    optimizer = so.SparseOpt(sgd, topology, METHODS[method], max_grad_norm=1.0)
+    optimizer = so.SparseOpt(sgd, topology, METHODS[method], max_grad_norm=1.0, **OPTIONS.get(method, {}))
     so.accelerate(model, topology)
     forward = DistributedDataParallel(model) if world > 1 else model
     for step in range(20):

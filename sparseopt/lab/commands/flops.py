@@ -15,9 +15,10 @@ import sparseopt as so
 from sparseopt.analysis.flops import Flops, at_densities, forward_flops
 from sparseopt.lab.cli.command import run
 from sparseopt.lab.cli.recipe import recipe_named
-from sparseopt.lab.config.recipes import RECIPES, Config
+from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.training.experiment import build_method, build_model
+from sparseopt.lab.training.experiment import build_model
+from sparseopt.lab.training.methods import build_method
 
 PROG = "sparseopt flops"
 
@@ -49,7 +50,7 @@ def flops(
     recipe: Annotated[str, tyro.conf.Positional],
     sparsity: tuple[float, ...] = (0.8, 0.9, 0.95, 0.98),
     distribution: Literal["erk", "er", "uniform"] | None = None,
-    method: Literal["static", "set", "rigl"] | None = None,
+    method: MethodName | None = None,
     every: int | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
@@ -64,7 +65,7 @@ def flops(
         recipe: Name of a recipe of `sparseopt train`.
         sparsity: One or several; a row each.
         distribution: How the sparsity is shared among the layers.
-        method: How connections move; rigl needs the dense gradient at every update.
+        method: How connections move; each is counted as its paper counts it.
         every: Steps between two updates of the masks.
         epochs: Passes over the training images.
         batch_size: Images a step.
@@ -101,7 +102,7 @@ def _table(recipe: str, configs: list[Config]) -> Table:
     for config in configs:
         active = _active(shapes, config)
         cost = at_densities(dense, {name: count / sizes[name] for name, count in active.items()})
-        method = build_method(config, config.epochs * (facts.images // config.batch_size))
+        method = _method(config, config.epochs * (facts.images // config.batch_size))
         table.add_row(f"{config.sparsity:g}", *_cells(active, cost, cost.training(method), images))
     return table
 
@@ -111,6 +112,13 @@ def _empty_table(title: str) -> Table:
     for heading in ("active weights", "one image", "inference", "the run", "training"):
         table.add_column(heading, justify="right")
     return table
+
+
+def _method(config: Config, total_steps: int) -> so.Method:
+    try:
+        return build_method(config, total_steps)
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _active(shapes: dict[str, tuple[int, ...]], config: Config) -> dict[str, int]:

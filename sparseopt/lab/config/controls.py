@@ -9,10 +9,19 @@ from torch import Tensor
 import sparseopt as so
 
 CorrectionName = Literal[
-    "layer", "global", "overall", "measured", "angular", "unnormalized", "none", "shuffled", "layerwise"
+    "auto",
+    "layer",
+    "global",
+    "overall",
+    "measured",
+    "angular",
+    "unnormalized",
+    "none",
+    "shuffled",
+    "layerwise",
 ]
 Correction = (
-    Literal["layer", "global", "overall", "measured", "angular", "unnormalized", "none"]
+    Literal["auto", "layer", "global", "overall", "measured", "angular", "unnormalized", "none"]
     | Callable[[so.Topology], Mapping[str, Tensor]]
 )
 

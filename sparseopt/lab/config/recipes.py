@@ -20,7 +20,25 @@ from sparseopt.topology.masks import mask_maker
 
 ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50"]
 OptimizerName = Literal["sgd", "adam", "adamw", "nadam", "radam", "rmsprop", "adagrad", "adamax"]
-MethodName = Literal["dense", "static", "set", "rigl"]
+MethodName = Literal[
+    "dense",
+    "static",
+    "set",
+    "rigl",
+    "gse",
+    "srigl",
+    "mest",
+    "snfs",
+    "dsr",
+    "deepr",
+    "gmp",
+    "granet",
+    "acdc",
+    "topkast",
+    "annealed",
+    "nm",
+    "srste",
+]
 
 SPARSE_ONLY = {
     "sparsity",
@@ -31,6 +49,7 @@ SPARSE_ONLY = {
     "correction",
     "correct_decay",
     "grow_from",
+    "method_options",
     "clip",
 }
 SPARSE_ONLY |= {"drop_fraction", "drop_decay", "every", "until"}
@@ -106,7 +125,10 @@ class Config:
     momentum: float = 0.9
     """Of SGD and RMSprop; of the Adam family, the first beta."""
     method: MethodName = "rigl"
-    """How connections move: not at all (static), at random (set), by gradient (rigl); dense has no masks."""
+    """How connections move: not at all (static), at random (set), by gradient (rigl), ...; dense has no masks.
+    docs/methods.md has them all."""
+    method_options: tuple[str, ...] = ()
+    """Settings of the method that no other has, or that are to differ, as NAME=VALUE: soft=True lam=0.2."""
     sparsity: float = 0.9
     """Share of zeros among all sparsifiable weights."""
     distribution: Literal["erk", "er", "uniform"] = "erk"

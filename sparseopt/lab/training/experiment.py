@@ -23,6 +23,7 @@ from sparseopt.lab.errors import UserError
 from sparseopt.lab.models import CifarResNet, ResNet50, mlp, timm_model
 from sparseopt.lab.system.ranks import ALONE, Ranks
 from sparseopt.lab.training.acceleration import Accelerate, put_on_kernels
+from sparseopt.lab.training.methods import build_method
 
 OPTIMIZERS: dict[OptimizerName, Any] = {
     "sgd": SGD,
@@ -71,7 +72,7 @@ class Experiment:
         version = self.optimizer.topology.version
         self.optimizer.step()
         norm = self.optimizer.grad_norm
-        moved = self.optimizer.topology.version != version
+        moved = self.optimizer.topology.version != version and not self.optimizer.method.moves_weights
         return torch.full((), math.nan, device=self.device) if moved or norm is None else norm
 
 
@@ -141,16 +142,16 @@ def build_topology(config: Config, model: nn.Module) -> so.Topology | None:
     if config.method == "dense":
         return None
     include, exclude = config.include or None, config.exclude or None
+    start = build_method(config, 1).starts_at()
+    sparsity = config.sparsity if start is None else start
     masks = so.topology.fan_in_masks(
-        *(model, config.sparsity, config.fan_in),
+        *(model, sparsity, config.fan_in),
         distribution=config.distribution,
         include=include,
         exclude=exclude,
         seed=config.seed,
     )
-    return so.sparsify(
-        model, config.sparsity, masks=masks, include=include, exclude=exclude, seed=config.seed
-    )
+    return so.sparsify(model, sparsity, masks=masks, include=include, exclude=exclude, seed=config.seed)
 
 
 def build_optimizer(
@@ -182,16 +183,6 @@ def build_base_optimizer(config: Config, model: nn.Module) -> Optimizer:
     elif config.optimizer != "adagrad":
         options["betas"] = (config.momentum, 0.999)
     return kind(model.parameters(), **options)
-
-
-def build_method(config: Config, total_steps: int) -> so.Method:
-    """The rule by which connections move."""
-    schedule = (total_steps, config.drop_fraction, config.every, config.until, config.drop_decay)
-    if config.method == "set":
-        return so.SET(*schedule)
-    if config.method == "rigl":
-        return so.RigL(*schedule, grow_from=config.grow_from)
-    return so.Static()
 
 
 def _max_norm(config: Config) -> float:

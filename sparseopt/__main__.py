@@ -15,7 +15,8 @@ COMMANDS = {
     "plot": "draw the curves of one or several runs",
     "reproduce": "a table or figure of the paper, at the scale one can afford",
     "report": "one HTML page about all runs in a folder",
-    "demo": "the story in three acts, on data that needs no download",
+    "demo": "the story in four acts, on data that needs no download",
+    "bench": "what sparse kernels gain on this machine, in a minute",
     "analyse": "one of the paper's analyses: a figure and its numbers",
     "export": "the network of a run as a small safetensors file, or as ONNX",
     "flops": "what a recipe costs, dense and sparse, in floating-point operations",
@@ -47,8 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     name, *rest = argv
     if name not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        print(f"sparseopt: unknown command {name!r}; the commands are: {known}", file=sys.stderr)
+        print(_unknown(name), file=sys.stderr)
         return 2
     try:
         command = import_module(f"sparseopt.lab.commands.{name}")
@@ -65,6 +65,14 @@ def main(argv: list[str] | None = None) -> int:
         )
         return 2
     return command.main(rest)
+
+
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, COMMANDS, 1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return f"sparseopt: unknown command {name!r}{meant}; the commands are: {', '.join(COMMANDS)}"
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ LAB = [
     "report",
     "export",
 ]
-LAB += ["sweep", "reproduce", "demo", "commands"]
+LAB += ["sweep", "reproduce", "speed", "demo", "commands"]
 """The lab's places: each may import those before it."""
 
 

@@ -10,11 +10,16 @@
 >>> report = so.analysis.skew_report(model, topology, lambda m: nn.functional.cross_entropy(m(x), y))
 >>> report.layers["0.weight"].factor_spread > 0.3
 True
+>>> loss = nn.functional.cross_entropy(model(x), y)  # the loss of your training loop does as well, before its backward()
+>>> round(so.analysis.skew_report(model, topology, loss).rotation, 3) == round(report.rotation, 3)
+True
 
 `print(report)` shows one row a layer; how to read it is told in docs/analyses.md. The model is left exactly as it was.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,7 +34,7 @@ from sparseopt.topology import Topology, generator
 from sparseopt.topology.dense_grads import DenseGradients
 from sparseopt.topology.storage import Dense
 
-Loss = Callable[[nn.Module], Tensor]
+Loss = Callable[[nn.Module], Tensor] | Tensor
 Gradients = dict[str, Tensor]
 Factors = dict[str, Tensor]
 
@@ -95,8 +100,40 @@ class SkewReport:
         lines = [
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells
         ]
-        angles = f"rotation {self.rotation:.1f}°, jump {self.jump:.1f}°, corrected {self.corrected_jump:.1f}°"
-        return "\n".join([*lines, f"network: {angles}"])
+        angles = f"rotation {self.rotation:.1f}°"
+        if not math.isnan(self.jump):
+            angles += f", jump {self.jump:.1f}°, corrected {self.corrected_jump:.1f}°"
+        return "\n".join([*lines, f"network: {angles}", self.verdict])
+
+    @property
+    def verdict(self) -> str:
+        """In a sentence: is there a skew, and what would the correction do to it?"""
+        layers = self.layers.values()
+        return verdict(
+            [layer.law.slope for layer in layers],
+            [layer.law.error for layer in layers],
+            [layer.corrected_law.slope for layer in layers],
+        )
+
+
+def verdict(
+    slopes: Sequence[float | None], errors: Sequence[float | None], corrected: Sequence[float | None]
+) -> str:
+    """What the slopes of the layers, as they are and corrected, say: -0.5 is the theory's skew, 0 none."""
+    known = [
+        [value for value in row if value is not None and math.isfinite(value)]
+        for row in zip(slopes, errors, corrected, strict=True)
+    ]
+    whole = [row for row in known if len(row) == 3]
+    if not whole:
+        return "All neurons of a layer have the same fan-in: there is no skew, and the correction changes nothing."
+    before, error, after = (statistics.median(values) for values in zip(*whole, strict=True))
+    told = f"The gradient scale has slope {before:+.2f} in the median layer (theory of the skew: -0.5), corrected {after:+.2f}"
+    if abs(abs(after) - abs(before)) < 2 * error:
+        return f"{told}: with an error of {error:.2f}, this batch cannot tell whether the correction lessens a skew or adds one."
+    if abs(after) < abs(before):
+        return f"{told}: there is a skew, and the correction lessens it."
+    return f'{told}: there is no skew by fan-in here, and the correction would add one; train with correction="none".'
 
 
 def skew_report(
@@ -111,8 +148,12 @@ def skew_report(
     """Measure the skew of a network at its present weights, on the batch behind `loss`.
 
     Args:
-        loss: computes the loss of the model it is given, on the same batch at every call. Have the model in training
-            mode: BatchNorm in evaluation mode does not normalise by the batch, and there is no skew to see.
+        model: the network, in training mode: BatchNorm in evaluation mode does not normalise by the batch, and there
+            is no skew to see.
+        topology: its topology, as `sparsify` returned it.
+        loss: a loss that has not been differentiated yet, `criterion(model(x), y)`, or a function that computes the
+            loss of the model it is given, on the same batch at every call. With a tensor, which cannot be computed
+            again after a mask update, the jumps are not measured (NaN).
         method: whose mask update the jump is measured at; default `SET`. The update is tried, not kept.
         drop_fraction: share of the active weights that this update moves.
         correction: whose factors "corrected" means, one of those of `skew_factors`.
@@ -126,12 +167,16 @@ def skew_report(
             "skew_report moves masks for a try, which packed storage cannot: load the model's state_dict() into a model "
             "that was sparsified with storage='dense' and the same masks"
         )
+    if isinstance(loss, Tensor):
+        before, factors = _gradients(loss, topology), skew_factors(topology, correction)
+        nowhere = {name: torch.full_like(grad, math.nan) for name, grad in before.items()}
+        return _report(topology, topology, (before, nowhere), (factors, factors))
     with _left_as_it_was(model):
-        before = _gradients(model, topology, loss)
+        before = _computed(model, topology, loss)
         factors = skew_factors(topology, correction)
         moved = _updated(topology, before, method or SET(total_steps=1), drop_fraction)
         moved.apply()
-        after = _gradients(model, topology, loss)
+        after = _computed(model, topology, loss)
         moved_factors = skew_factors(moved, correction)
     return _report(topology, moved, (before, after), (factors, moved_factors))
 
@@ -202,10 +247,21 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
         model.load_state_dict(kept)
 
 
-def _gradients(model: nn.Module, topology: Topology, loss: Loss) -> Gradients:
-    """The dense gradient of every layer that the loss reaches, in float64; every call sees the same dropout."""
+def _computed(model: nn.Module, topology: Topology, loss: Callable[[nn.Module], Tensor]) -> Gradients:
+    """The gradients of the loss as it is now; every call sees the same dropout."""
     with torch.random.fork_rng():
-        grads = torch.autograd.grad(loss(model), list(topology.parameters.values()), allow_unused=True)
+        return _gradients(loss(model), topology)
+
+
+def _gradients(loss: Tensor, topology: Topology) -> Gradients:
+    """The dense gradient of every layer that the loss reaches, in float64. The graph is kept: it may be the training loop's."""
+    if not loss.requires_grad:
+        raise ValueError(
+            "loss has no graph to differentiate: give criterion(model(x), y) as it is, not detached and outside of no_grad"
+        )
+    grads = torch.autograd.grad(
+        loss, list(topology.parameters.values()), allow_unused=True, retain_graph=True
+    )
     return {
         name: grad.double() for name, grad in zip(topology.parameters, grads, strict=True) if grad is not None
     }

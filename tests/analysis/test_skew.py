@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import sparseopt as so
+from sparseopt.analysis.skew import verdict
 
 
 def _network(pattern: str, *, sparsity: float = 0.8) -> tuple[nn.Sequential, so.Topology]:
@@ -121,3 +122,35 @@ def test_evaluation_mode_is_refused_with_the_remedy() -> None:
     model, topology = _network("random")
     with pytest.raises(ValueError, match=r"model\.train\(\)"):
         so.analysis.skew_report(model.eval(), topology, _loss)
+
+
+@pytest.mark.parametrize(
+    ("slopes", "corrected", "expected"),
+    [
+        ([-0.48, -0.5], [0.02, 0.0], "the correction lessens it"),
+        ([0.01, -0.02], [0.51, 0.48], "would add one"),
+        ([math.nan, None], [math.nan, None], "changes nothing"),
+        ([-0.26], [0.24], "cannot tell"),
+    ],
+)
+def test_the_verdict_says_when_there_is_no_skew(
+    slopes: list[float | None], corrected: list[float | None], expected: str
+) -> None:
+    assert expected in verdict(slopes, [0.02] * len(slopes), corrected)
+
+
+def test_a_loss_of_the_training_loop_is_enough_and_its_graph_is_kept() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 5))
+    topology = so.sparsify(model, 0.7)
+    x, y = torch.randn(64, 40), torch.randint(5, (64,))
+    loss = nn.functional.cross_entropy(model(x), y)
+    report = so.analysis.skew_report(model, topology, loss)
+    loss.backward()  # the training loop goes on
+    again = so.analysis.skew_report(model, topology, lambda m: nn.functional.cross_entropy(m(x), y))
+    assert report.rotation == pytest.approx(again.rotation)
+    assert math.isnan(report.jump)
+    assert not math.isnan(again.jump)
+    assert "jump nan" not in str(report)
+    with pytest.raises(ValueError, match="no graph"):
+        so.analysis.skew_report(model, topology, loss.detach())

@@ -11,7 +11,20 @@ from sparseopt.lab.demo.workers import run_all
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import find_runs
 
-SMALL = ["--seeds", "2", "--table-seeds", "1", "--epochs", "1", "--hidden", "16", "--batches", "2"]
+SMALL = [
+    "--seeds",
+    "2",
+    "--table-seeds",
+    "1",
+    "--epochs",
+    "1",
+    "--hidden",
+    "16",
+    "--batches",
+    "2",
+    "--seconds",
+    "0.1",
+]
 
 
 class _References(HTMLParser):
@@ -36,7 +49,7 @@ def test_demo_plays_and_leaves_a_self_contained_page(
     out = capsys.readouterr().out
     page = tmp_path / "index.html"
     assert out.splitlines()[-1] == str(page)
-    for name in ("1-skew", "2-training", "3-results"):
+    for name in ("1-speed", "2-skew", "3-training", "4-results"):
         assert (tmp_path / f"{name}.png").is_file()
         assert (tmp_path / f"{name}.pdf").is_file()
     text = page.read_text()
@@ -45,9 +58,9 @@ def test_demo_plays_and_leaves_a_self_contained_page(
     assert [
         each for each in references.found if "://" in each or each.endswith((".css", ".js", ".png"))
     ] == []
-    for title in ("The skew", "Training", "What you get", "Your own network", "Learning curves"):
+    for title in ("Speed", "The skew", "Training", "What you get", "Your own network", "Learning curves"):
         assert f"{title}</h2>" in text
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == 4
     assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
     assert "prefers-color-scheme: dark" in text

@@ -1,5 +1,6 @@
 """The page as a reader has it, in headless Chromium: drawn, toggled, sorted, printed, and silent towards the network."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from matplotlib.figure import Figure
-from playwright.sync_api import Browser, Locator, Page, Request, Route
+from playwright.sync_api import Browser, Locator, Page, Request, Route, expect
 
 from sparseopt.lab.commands.report import main
 from sparseopt.lab.demo.page import YOURS
@@ -292,7 +293,7 @@ def test_three_hundred_runs(open_page: Open, crowd: Path) -> None:
     assert coloured(accuracy) > 50
     page.locator(".legend > summary").click()
     page.get_by_role("radio", name="every run").check()
-    assert chart(page, "test_accuracy").get_attribute("data-lines") == "300"
+    expect(chart(page, "test_accuracy")).to_have_attribute("data-lines", "300")
     page.get_by_label("Find a configuration").fill("lr 0.5 ")
     assert 0 < page.locator(".groups > li:visible").count() < 100
     assert page.locator("#runs table").is_hidden()
@@ -354,3 +355,36 @@ def test_what_has_no_number_is_sorted_last(open_page: Open, make: Maker, tmp_pat
     for expected in (["0.1", "0.3", "0.2"], ["0.3", "0.1", "0.2"]):
         heading.get_by_role("button").click()
         assert cells(table, 1) == expected
+
+
+@pytest.mark.parametrize("size", [PHONE, TABLET, DESKTOP])
+def test_no_table_is_cut(open_page: Open, study: Path, size: tuple[int, int]) -> None:
+    """Every cell of every table lies within the page, without scrolling sideways and without a hidden row."""
+    page = open_page(study, size)
+    page.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
+    page.wait_for_timeout(200)
+    cut = page.locator(".scroll").evaluate_all(
+        """regions => regions.filter((region) =>
+          region.scrollWidth > region.clientWidth + 1 || region.scrollHeight > region.clientHeight + 1).length"""
+    )
+    assert cut == 0
+    cells = page.locator("#results tbody td:visible").all()
+    assert len(cells) > 10
+    for cell in cells:
+        box = cell.bounding_box()
+        assert box is not None
+        assert -1 <= box["x"] < box["x"] + box["width"] <= size[0] + 1
+
+
+def test_a_stacked_table_still_sorts_and_names_its_cells(open_page: Open, study: Path) -> None:
+    page = open_page(study, PHONE)
+    table = page.locator("#results table.sortable").first
+    expect(table).to_have_class(re.compile("stacked"))
+    cell = table.locator("tbody tr").first.locator("td").first
+    assert cell.get_attribute("data-label")
+    table.get_by_role("button", name="test accuracy").first.click()
+    numbers = [
+        float(each.get_attribute("data-number") or 0)
+        for each in table.locator('[data-label^="test accuracy"]').all()
+    ]
+    assert numbers == sorted(numbers)

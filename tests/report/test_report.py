@@ -215,9 +215,9 @@ def test_fan_in_is_that_of_the_masks_wherever_they_are_read(make: Maker, tmp_pat
     topology = summary.experiment.topology
     assert topology is not None
     exact = fan_in_by_layer(Run.read(tmp_path / "a"))
-    assert list(exact) == [name.removesuffix(".weight") for name in topology.layers]
-    for name, layer in exact.items():
-        fan_in = topology.fan_in(f"{name}.weight").double()
+    assert list(exact) == ["layer 1 (8 neurons)", "layer 4 (6 neurons)", "layer 7 (10 neurons)"]
+    for name, layer in zip(topology.layers, exact.values(), strict=True):
+        fan_in = topology.fan_in(name).double()
         assert layer.spread == pytest.approx(float(fan_in.std(correction=0) / fan_in.mean()))
     assert export([str(tmp_path / "a")]) == 0
     (tmp_path / "a" / "checkpoints").rename(tmp_path / "elsewhere")

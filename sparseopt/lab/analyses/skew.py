@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparseopt as so
-from sparseopt.analysis.skew import LayerSkew
+from sparseopt.analysis.skew import LayerSkew, verdict
 from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.data import Batch
 from sparseopt.lab.errors import UserError, require, require_positive
@@ -24,6 +24,7 @@ from sparseopt.lab.runs.checkpoint import decode
 from sparseopt.lab.show.colors import COLORS, MARKERS
 from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
+from sparseopt.lab.show.words import layer_label
 from sparseopt.lab.training.experiment import Experiment
 from sparseopt.lab.training.restore import restore
 from sparseopt.lab.training.trainer import Trainer
@@ -143,7 +144,7 @@ def draw(result: Result) -> Figure:
         _draw_slopes(axes[1], layers)
         _draw_angles(axes[2], layers)
         _draw_neurons(axes[3], layers)
-        names = [name.removesuffix(".weight") for name in layers]
+        names = [layer_label(name, len(layer["fan_in"])) for name, layer in layers.items()]
         for index, axis in enumerate(axes[:3]):
             axis.set_yticks(range(len(layers)), names if index % columns == 0 else [""] * len(layers))
             axis.set_ylim(len(layers) - 0.5, -1.7)
@@ -264,14 +265,16 @@ def _number(value: float | None) -> str:
 
 def _notes(result: Result) -> list[str]:
     spreads = [layer["factor_spread"] for layer in result["layers"].values()]
-    verdict = (
+    layers = result["layers"].values()
+    change = (
         "The factors differ little within the layers: the correction changes little here."
         if max(spreads) < 0.15
         else "The factors differ clearly within some layers: there the correction changes the direction of the step."
     )
     return [
         f"{result['run']}, step {result['step']}, correction {result['correction']}: factor spread {min(spreads):.2f} to "
-        f"{max(spreads):.2f}. {verdict}",
+        f"{max(spreads):.2f}. {change}",
+        verdict(*([layer[key] for layer in layers] for key in ("slope", "slope_error", "corrected_slope"))),
         f"A mask update would turn the network's gradient by {result['jump']:.1f}°, the corrected one by "
         f"{result['corrected_jump']:.1f}° (grown weights start at zero: the factors count them at once, the gradient does not).",
     ]

@@ -1,4 +1,4 @@
-"""Act 3, what you get: accuracy, exploration, size and time of dense and sparse training."""
+"""Act 4, what you get: accuracy, exploration, size and time of dense and sparse training."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,7 @@ HAM = ("plain", "with HAM")
 def results_act(outcomes: TrainingResults, settings: Settings) -> Act:
     """From the trainings of dense, SET and RigL, plain and with HAM."""
     return Act(
-        number=3,
+        number=4,
         name="results",
         title="What you get",
         figure=_draw(outcomes),
@@ -28,7 +28,7 @@ def results_act(outcomes: TrainingResults, settings: Settings) -> Act:
             f"Test accuracy of a 784-{'-'.join(map(str, settings.hidden))}-10 network after {counted(settings.epochs, 'epoch')} "
             "on 4,000 digits, with the skew correction, gradients renormalised to norm 1; mean and standard deviation over "
             f"{counted(settings.table_seeds, 'seed')}. Bytes: the active weights in single precision, for sparse layers also one "
-            "bit a weight for the mask. Seconds: one training in one thread."
+            "bit a weight for the mask. Seconds: one training in one thread, with masks over dense kernels."
         ),
         sentences=_sentences(outcomes),
         table=_table(outcomes),

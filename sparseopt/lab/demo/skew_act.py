@@ -1,4 +1,4 @@
-"""Act 1, the skew: BatchNorm amplifies the gradients of sparse neurons, and the correction evens them out."""
+"""Act 2, the skew: BatchNorm amplifies the gradients of sparse neurons, and the correction evens them out."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ from sparseopt.lab.show.figures import panels, style
 def skew_act(ratio: Result, law: Result) -> Act:
     """From the results of the analyses bn-ratio and fan-in."""
     return Act(
-        number=1,
+        number=2,
         name="skew",
         title="The skew",
         figure=_draw(ratio, law["law"]),

@@ -1,4 +1,4 @@
-"""Act 2, training: does the correction help? Paired seeds, a control, and masks on which little is to be expected."""
+"""Act 3, training: does the correction help? Paired seeds, a control, and masks on which little is to be expected."""
 
 from collections.abc import Mapping, Sequence
 
@@ -31,7 +31,7 @@ def training_act(outcomes: TrainingResults, settings: Settings) -> Act:
         for name in COMPARED
     }
     return Act(
-        number=2,
+        number=3,
         name="training",
         title="Training",
         figure=_draw(outcomes, comparisons),

@@ -17,6 +17,7 @@ from sparseopt.kernels.frozen import file as packed
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.show.words import layer_label
 from sparseopt.topology.bits import unpack
 from sparseopt.topology.skew import relative_scale
 
@@ -40,7 +41,7 @@ def fan_in_by_layer(run: Run) -> dict[str, LayerFanIn]:
     if not all(mask.dim() > 1 and mask.any() for mask in masks.values()):
         raise UserError(f"{run.path} has masks that are no layer's, or empty ones")
     return {
-        name.removesuffix(".weight"): _measured(mask.flatten(1).sum(1).double())
+        layer_label(name, len(mask)): _measured(mask.flatten(1).sum(1).double())
         for name, mask in masks.items()
     }
 

@@ -32,3 +32,13 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def layer_label(name: str, neurons: int) -> str:
+    """A layer as an axis names it: what it is called, and where that is only a number, how large it is.
+
+    >>> layer_label("stages.0.conv1.weight", 16), layer_label("4.weight", 512)
+    ('stages.0.conv1', 'layer 4 (512 neurons)')
+    """
+    stem = name.removesuffix(".weight")
+    return stem if any(sign.isalpha() for sign in stem) else f"layer {stem} ({neurons} neurons)"

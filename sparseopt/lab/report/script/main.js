@@ -58,11 +58,14 @@ function chooseRun(select) {
   });
 }
 
+document.querySelectorAll(".scroll > table").forEach(labelCells);
 document.querySelectorAll("table.sortable").forEach(makeSortable);
 document.querySelectorAll("table.keyed").forEach(addKeys);
 document.querySelectorAll(".legend > div").forEach((box) => fillLegend(box, redraw));
 document.querySelectorAll("#run").forEach(chooseRun);
 for (const legend of document.querySelectorAll(".legend")) legend.open = matchMedia("(min-width: 60rem)").matches;
+const widths = new ResizeObserver((entries) => entries.forEach(({ target }) => requestAnimationFrame(() => fitTable(target))));
+document.querySelectorAll(".scroll").forEach((region) => widths.observe(region));
 charts.forEach((chart) => { sight.observe(chart.box); sizes.observe(chart.box); });
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

@@ -30,3 +30,17 @@ function makeSortable(table) {
 function addKeys(table) {
   [...table.tBodies[0].rows].forEach((row, group) => row.cells[0].prepend(lineKey(group)));
 }
+
+// A table that does not fit becomes a list of rows; each cell then needs the heading of its column.
+function labelCells(table) {
+  const headings = [...table.tHead.rows[0].cells].map((heading) => heading.textContent);
+  for (const row of table.tBodies[0].rows) {
+    [...row.cells].forEach((cell, column) => { cell.dataset.label = headings[column]; });
+  }
+}
+
+function fitTable(region) {
+  const table = region.querySelector("table");
+  table.classList.remove("stacked");
+  table.classList.toggle("stacked", region.scrollWidth > region.clientWidth + 1);
+}

@@ -1,0 +1,1 @@
+"""How much faster this machine runs a sparse network: measured, not promised."""

@@ -1,5 +1,7 @@
 """Act 1, speed: the same network dense, accelerated and compiled for inference, timed on this machine."""
 
+from collections.abc import Mapping
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,8 +23,8 @@ def speed_act(speed: Speed) -> Act:
         title="Speed",
         figure=_draw(speed),
         caption=(
-            f"A {speed.network}, {speed.sparsity:.0%} zeros (ERK), timed just now on {machine(speed.threads)}: medians of calls that took "
-            "turns. Dense is torch as it is written (eager); right: the network on disk."
+            f"A {speed.network}, {speed.sparsity:.0%} zeros (ERK), timed just now on {machine(speed.threads)}: medians "
+            "of calls that took turns. Dense is torch as it is written (eager); right: the network on disk."
         ),
         sentences=[
             sentence(speed),
@@ -44,7 +46,7 @@ def _draw(speed: Speed) -> Figure:
     return figure
 
 
-def _bars(axis: Axes, shown: dict[str, tuple[float, str]], title: str, texts: list[str]) -> None:
+def _bars(axis: Axes, shown: Mapping[str, tuple[float, str]], title: str, texts: list[str]) -> None:
     """Bars from the top down, each with its name and its number written on it."""
     longest = max(value for value, _ in shown.values())
     for row, ((name, (value, color)), text) in enumerate(zip(shown.items(), texts, strict=True)):

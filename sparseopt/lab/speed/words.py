@@ -29,7 +29,8 @@ def sentence(speed: Speed) -> str:
         )
     step, one, _ = speed.tasks
     told = [
-        f"{milliseconds(task.ms[task.best])} ms instead of {milliseconds(task.ms[DENSE])} for {what} ({task.ratio(task.best):.1f} times as fast)"
+        f"{milliseconds(task.ms[task.best])} ms instead of {milliseconds(task.ms[DENSE])} for {what} "
+        f"({task.ratio(task.best):.1f} times as fast)"
         for task, what in ((step, "a training step"), (one, "one image"))
     ]
     return (

@@ -14,7 +14,7 @@ with interruptible():
     import torch  # noqa: F401 - what takes a second or two
 
 from sparseopt import analysis, kernels, methods, optim, topology
-from sparseopt.kernels import accelerate, compile_inference, load
+from sparseopt.kernels import accelerate, compile_inference, load, load_engine
 from sparseopt.methods import (
     ACDC,
     DSR,
@@ -67,6 +67,7 @@ __all__ = [
     "densities",
     "kernels",
     "load",
+    "load_engine",
     "methods",
     "optim",
     "register_layer",

@@ -168,9 +168,9 @@ def compare(given: argparse.Namespace, network: str, batch: int, threads: int) -
 
         def add_deepsparse(name: str, path: Path, output: Tensor) -> None:
             assert pipe is not None
-            number = pipe.load(path, x)
-            runs[name], expected[name] = (lambda: pipe.run(number)), output
-            clocks[name] = lambda calls: pipe.seconds(number, calls)
+            other, number = pipe, pipe.load(path, x)
+            runs[name], expected[name] = (lambda: other.run(number)), output
+            clocks[name] = lambda calls: other.seconds(number, calls)
 
         model, _ = made(network, 0, "erk")
         path = export(model, x, folder / f"{network}-{batch}-dense.onnx")

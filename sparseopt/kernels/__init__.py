@@ -1,8 +1,9 @@
 """Sparse kernels for the CPU: training and inference that are faster because the network is sparse."""
 
 from sparseopt.kernels.accelerated import Unsupported, accelerate, accelerated_layers, restore, summary
+from sparseopt.kernels.frozen.engine import Engine, load_engine
 from sparseopt.kernels.frozen.file import load, save
-from sparseopt.kernels.frozen.inference import Engine, compile_inference
+from sparseopt.kernels.frozen.inference import compile_inference
 from sparseopt.kernels.measured import Choice, accelerate_where_faster, faster_layers, measure
 from sparseopt.kernels.native.build import BuildError
 
@@ -17,6 +18,7 @@ __all__ = [
     "compile_inference",
     "faster_layers",
     "load",
+    "load_engine",
     "measure",
     "restore",
     "save",

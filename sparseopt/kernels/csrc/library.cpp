@@ -10,6 +10,7 @@
 #include "lanes.h"
 #include "linear.h"
 #include "linear_norm.h"
+#include "max_pool.h"
 #include "network.h"
 
 #define SPARSEOPT_EXPORT extern "C" __attribute__((visibility("default")))
@@ -304,6 +305,10 @@ SPARSEOPT_EXPORT const char* sparseopt_chain_run(int64_t threads, const FrozenCh
 }
 
 SPARSEOPT_EXPORT void sparseopt_chain_free(FrozenChain* chain) { delete chain; }
+
+SPARSEOPT_EXPORT const char* sparseopt_max_pool(int64_t threads, const Pool* pool, const float* x, float* y) {
+  return guarded(threads, [&] { max_pool(*pool, x, y); });
+}
 
 // The sizes of tile number `tile`, and whether there is a kernel for it that reads its input where it is, at strides 1 and 2.
 // Returns whether there are as many tiles.

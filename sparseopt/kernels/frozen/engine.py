@@ -2,11 +2,15 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch.fx import GraphModule
+
+from sparseopt.kernels.frozen.saved import Saved, Unsaved, read, write
+from sparseopt.kernels.native.build import operators
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,26 @@ class LayerReport:
 
 
 class Engine:
-    """A compiled network. Call it with what the model takes; `print` it to see what runs how."""
+    """A compiled network. Call it with what the model takes, from any thread; `print` it to see what runs how."""
 
-    def __init__(self, program: GraphModule, layers: Sequence[LayerReport], name: str) -> None:
+    def __init__(self, program: GraphModule | Saved, layers: Sequence[LayerReport], name: str) -> None:
         self.program, self.layers, self.name = program, tuple(layers), name
 
     @torch.inference_mode()
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.program.forward(*args, **kwargs)
+
+    def save(self, path: str | Path) -> None:
+        """Write the engine to one file, data alone, which `load_engine` runs without the model's Python code.
+
+        Raises `ValueError` if the network computes something, outside the sparse layers, that is not one of torch's own
+        functions.
+        """
+        notes = {"name": self.name, "layers": [asdict(each) for each in self.layers]}
+        try:
+            write(self.program, notes, path)
+        except Unsaved as reason:
+            raise ValueError(f"this engine cannot be saved: {reason}") from reason
 
     def summary(self) -> str:
         """A line a layer: sparse, or dense and why."""
@@ -59,10 +75,38 @@ class Engine:
         return self.summary()
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Engine":
-        return Engine(copy.deepcopy(self.program, memo), self.layers, self.name)
+        program = self.program
+        own = program.copy() if isinstance(program, Saved) else copy.deepcopy(program, memo)
+        return Engine(own, self.layers, self.name)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "an Engine cannot be pickled, nor saved by torch.save: save the model (so.kernels.save writes a small file) "
-            "and compile it where it is loaded"
+            "an Engine cannot be pickled, nor saved by torch.save: engine.save(path) writes a file that so.load_engine(path) runs"
         )
+
+
+def load_engine(path: str | Path) -> Engine:
+    """The engine that `Engine.save` wrote. The file is data: whatever it holds, nothing of it is executed as code.
+
+    >>> import torch, sparseopt as so
+    >>> from torch import nn
+    >>> path = getfixture("tmp_path") / "engine.safetensors"
+    >>> model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+    >>> so.compile_inference(model, so.sparsify(model, sparsity=0.9)).save(path)
+    >>> so.load_engine(path)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 16, 32, 32])
+    """
+    operators()
+    program, notes = read(path)
+    try:
+        return Engine(program, [_report(each) for each in notes["layers"]], str(notes["name"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not an engine that can run: {error}") from error
+
+
+def _report(saved: Any) -> LayerReport:
+    reason = saved["reason"]
+    return LayerReport(
+        *(str(saved["name"]), str(saved["kind"]), int(saved["weights"]), float(saved["zeros"])),
+        None if reason is None else str(reason),
+    )

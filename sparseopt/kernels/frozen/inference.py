@@ -13,6 +13,7 @@ from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.description import share_of_zeros
 from sparseopt.kernels.frozen.engine import Engine, LayerReport
 from sparseopt.kernels.frozen.freeze import freeze_chain, freeze_region
+from sparseopt.kernels.frozen.pool import replace_pools
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.match.heads import take_heads
 from sparseopt.kernels.match.reasons import layers, why_dense
@@ -47,6 +48,7 @@ def compile_inference(model: nn.Module, topology: Topology | None = None) -> Eng
     reasons = why_dense(model, traced.graph)
     found = find_sparse(model, traced.graph, reasons)
     rewrite(traced, found)
+    replace_pools(traced)
     sparse = {name for piece in found for name in piece.content.names()}
     reports = [
         LayerReport(

@@ -147,6 +147,7 @@ FUNCTIONS = {
     "network_choose": (Address, Integer, Integer, Integer),
     "network_time": (Address, Integer, Integer, POINTER(Real)),
     "network_run": (Address, Integer, POINTER(Address), POINTER(Address)),
+    "max_pool": (Words, Address, Address),
     "chain_new": (Integer, Integer, POINTER(FrozenLinear), POINTER(Address)),
     "chain_choose": (Address, Integer, Integer),
     "chain_run": (Address, Integer, Address, Address),

@@ -36,6 +36,23 @@ class Operators:
         """A frozen chain, see `Chain`."""
         return Chain(self._library, *tables)
 
+    def max_pool(
+        self, x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]
+    ) -> Tensor:
+        """[sample, channel, row, column]; a window holds at least one pixel."""
+        samples, channels, height, width = x.shape
+        for size, window, step, pad in zip((height, width), kernel, stride, padding, strict=True):
+            fits = 0 < window <= size + 2 * pad and 0 <= 2 * pad <= window and step > 0
+            require(fits, "a window larger than the image")
+        rows, columns = (
+            (size + 2 * pad - window) // step + 1
+            for size, window, step, pad in zip((height, width), kernel, stride, padding, strict=True)
+        )
+        y = torch.empty((samples, channels, rows, columns), dtype=FLOAT, device=x.device)
+        pool = words(samples * channels, height, width, rows, columns, *kernel, *stride, *padding)
+        _run(self._library.sparseopt_max_pool, pool, address(x, FLOAT), y.data_ptr())
+        return y
+
     def tiles(self, lanes: int) -> list[TileSize]:
         """The tiles in which a frozen region of 4, 8 or 16 lanes can run."""
         return tiles(self._library, lanes)

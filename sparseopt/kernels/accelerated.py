@@ -64,6 +64,12 @@ def accelerate(
     Layers that can run together stay together; a group whose share of zeros is below `break_even` stays dense. With `layers`,
     names such as `accelerated_layers` gives, exactly the groups of these layers run on the kernels.
 
+    Args:
+        model: the network; it is changed in place and returned.
+        topology: its topology, as `sparsify` returned it.
+        break_even: share of zeros below which a group of layers stays dense.
+        layers: names of the layers that may run on the kernels; None: all.
+
     >>> import torch, sparseopt as so
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))

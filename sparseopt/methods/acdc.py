@@ -27,7 +27,20 @@ from sparseopt.topology.densities import active_counts, check_sparsity
 
 @dataclass(frozen=True)
 class ACDC(Method):
-    """Compressed and dense phases in turn; `warmup`, `phase` and `until` are shares of total_steps."""
+    """Compressed and dense phases in turn; `warmup`, `phase` and `until` are shares of total_steps.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: not used: a compressed phase begins by pruning to the sparsity.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps by which the last compressed phase begins at the latest.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        sparsity: share of zeros that it ends at.
+        warmup: share of total_steps that is trained dense first.
+        phase: length of each compressed and each dense phase, as a share of total_steps.
+        scope: "layer" prunes every layer to its own sparsity, "global" the smallest weights of the network.
+        distribution: how the sparsity is shared among the layers where each has its own: "uniform", "erk" or "er".
+    """
 
     drop_fraction: float = 0.0
     until: float = 0.85

@@ -28,7 +28,17 @@ from sparseopt.topology.densities import check_sparsity
 
 @dataclass(frozen=True)
 class AnnealedTopK(WeightMethod):
-    """After every step the top magnitudes of each layer stay; their number falls to the sparsity."""
+    """After every step the top magnitudes of each layer stay; their number falls to the sparsity.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: not used: the top magnitudes stay.
+        every: steps between two choices of the active weights.
+        until: share of total_steps at which the sparsity is reached.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        sparsity: share of zeros that it ends at.
+        start: share of zeros that it begins with.
+    """
 
     drop_fraction: float = 0.0
     every: int = 1

@@ -31,7 +31,17 @@ SIGN = "sign"
 
 @dataclass(frozen=True)
 class DeepR(WeightMethod):
-    """Sign flips kill, growth is random, the gradient has an l1 term and noise."""
+    """Sign flips kill, growth is random, the gradient has an l1 term and noise.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: not used: a weight that changes its sign is dropped.
+        every: steps between two updates.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        l1: strength of the l1 term of the gradient.
+        temperature: of the noise: a step moves a weight by sqrt(2 lr temperature) times a normal draw besides.
+    """
 
     drop_fraction: float = 0.0
     every: int = 1

@@ -22,7 +22,18 @@ from sparseopt.topology.densities import share_out
 
 @dataclass(frozen=True)
 class DSR(SET):
-    """Drop below an adaptive threshold, grow in proportion to what layers keep."""
+    """Drop below an adaptive threshold, grow in proportion to what layers keep.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: share of the active weights that an update should drop; the threshold follows it.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        threshold: magnitude below which weights are dropped, at the beginning.
+        tolerance: how far, relative to drop_fraction, the dropped share may be off before the threshold is doubled or
+            halved.
+    """
 
     drop_fraction: float = 0.01
     drop_decay: Literal["cosine", "constant"] = "constant"

@@ -31,7 +31,20 @@ from sparseopt.topology.starts import globally_largest
 
 @dataclass(frozen=True)
 class GMP(Method):
-    """Prune to `sparsity` along a cubic curve, from step `begin * total_steps` to step `until * total_steps`."""
+    """Prune to `sparsity` along a cubic curve, from step `begin * total_steps` to step `until * total_steps`.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: not used: the curve says how many weights are pruned.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps at which the sparsity is reached.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        sparsity: share of zeros that it ends at.
+        start: share of zeros that it begins with.
+        begin: share of total_steps before which nothing is pruned.
+        scope: "layer" prunes every layer to its own sparsity, "global" the smallest weights of the network.
+        distribution: how the sparsity is shared among the layers where each has its own: "uniform", "erk" or "er".
+    """
 
     drop_fraction: float = 0.0
     sparsity: float = 0.9

@@ -28,7 +28,21 @@ from sparseopt.methods.view import Count, Memory, Views
 
 @dataclass(frozen=True)
 class GraNet(GMP):
-    """GMP with regrowth by |gradient|."""
+    """GMP with regrowth by |gradient|.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: share of the active weights that an update moves besides what it prunes.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        sparsity: share of zeros that it ends at.
+        start: share of zeros that it begins with.
+        begin: share of total_steps before which nothing is pruned.
+        scope: "layer" prunes every layer to its own sparsity, "global" the smallest weights of the network.
+        distribution: how the sparsity is shared among the layers where each has its own: "uniform", "erk" or "er".
+        prune_until: share of total_steps at which the sparsity is reached.
+    """
 
     drop_fraction: float = 0.5
     until: float = 1.0

@@ -26,7 +26,17 @@ from sparseopt.topology.selection import take_lowest
 
 @dataclass(frozen=True)
 class GSE(RigL):
-    """Growth by |gradient| within a random subset, `subset` times the size of the active set."""
+    """Growth by |gradient| within a random subset, `subset` times the size of the active set.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: share of the active weights that the first update moves.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        grow_from: the gradient that decides what grows: "original", or "corrected" by the skew correction.
+        subset: size of the random subset of inactive weights that growth looks at, relative to the active weights.
+    """
 
     subset: float = 1.0
 

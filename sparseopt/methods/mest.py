@@ -26,7 +26,17 @@ from sparseopt.methods.view import Count, Memory, Views
 
 @dataclass(frozen=True)
 class MEST(SET):
-    """Drop by magnitude plus `lam` times |gradient|; grow at random, after the drop or (`soft`) before it."""
+    """Drop by magnitude plus `lam` times |gradient|; grow at random, after the drop or (`soft`) before it.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: share of the active weights that the first update moves.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        lam: weight of |gradient| in the score that decides what is dropped.
+        soft: grow before the drop, so that new weights are trained before they can be dropped again.
+    """
 
     lam: float = 0.1
     soft: bool = False

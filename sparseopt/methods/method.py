@@ -25,6 +25,13 @@ class Method(UpdateSchedule):
     backward pass need not deliver it. `by_parts`, said by a class of itself alone, allows packed storage to ask for the scores
     of one part of a layer after the other. `moves_weights` says that weights move at the step of an update, too, and before the
     connections do.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: share of the active weights that the first update moves.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
     """
 
     uses_gradient: ClassVar[bool] = True

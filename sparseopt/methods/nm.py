@@ -29,7 +29,13 @@ from sparseopt.topology.selection import take_lowest
 
 @dataclass(frozen=True, init=False)
 class NM(Method):
-    """A method held to n active weights of every m inputs."""
+    """A method held to n active weights of every m inputs.
+
+    Args:
+        rule: the method that scores what to drop and to grow.
+        n: active weights ...
+        m: ... of every m inputs of a neuron.
+    """
 
     rule: Method
     n: int

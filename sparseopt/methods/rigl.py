@@ -16,7 +16,16 @@ from sparseopt.methods.set import SET
 
 @dataclass(frozen=True)
 class RigL(SET):
-    """Growth by |gradient|: the original gradient, or the one after the skew correction (`grow_from="corrected"`)."""
+    """Growth by |gradient|: the original gradient, or the one after the skew correction (`grow_from="corrected"`).
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: share of the active weights that the first update moves.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        grow_from: the gradient that decides what grows: "original", or "corrected" by the skew correction.
+    """
 
     grow_from: Literal["original", "corrected"] = "original"
     uses_gradient: ClassVar[bool] = True

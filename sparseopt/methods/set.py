@@ -17,7 +17,15 @@ from sparseopt.topology.randomness import uniform
 
 @dataclass(frozen=True)
 class SET(Method):
-    """Random growth: every inactive weight is equally likely."""
+    """Random growth: every inactive weight is equally likely.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: share of the active weights that the first update moves.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+    """
 
     uses_gradient: ClassVar[bool] = False
     by_parts: ClassVar[bool] = True

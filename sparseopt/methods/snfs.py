@@ -30,7 +30,16 @@ MOMENTUM = "momentum"
 
 @dataclass(frozen=True)
 class SNFS(WeightMethod):
-    """Growth by the magnitude of the momentum, redistribution between layers by its mean."""
+    """Growth by the magnitude of the momentum, redistribution between layers by its mean.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: share of the active weights that the first update moves.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        momentum: decay of the running mean of the gradient that growth looks at.
+    """
 
     drop_fraction: float = 0.5
     momentum: float = 0.9

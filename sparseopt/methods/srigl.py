@@ -39,7 +39,17 @@ from sparseopt.topology.selection import take_highest, take_lowest
 
 @dataclass(frozen=True)
 class SRigL(RigL):
-    """Every neuron has the same number of inputs, or none."""
+    """Every neuron has the same number of inputs, or none.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: share of the active weights that the first update moves.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        grow_from: the gradient that decides what grows: "original", or "corrected" by the skew correction.
+        gamma_sal: share of its inputs that must be among the salient ones for a neuron to stay.
+    """
 
     gamma_sal: float = 0.3
 

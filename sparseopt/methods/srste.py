@@ -28,7 +28,18 @@ from sparseopt.topology.nm import check_nm, nm_count, nm_mask
 
 @dataclass(frozen=True)
 class SRSTE(WeightMethod):
-    """Forward with the n largest of m, gradient straight through to all weights."""
+    """Forward with the n largest of m, gradient straight through to all weights.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: not used: the n largest of every m are active.
+        every: optimizer steps between two updates of the masks.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        n: active weights ...
+        m: ... of every m inputs of a neuron.
+        decay: pull of the inactive weights towards zero.
+    """
 
     drop_fraction: float = 0.0
     every: int = 1

@@ -8,7 +8,15 @@ from sparseopt.methods.method import Method
 
 @dataclass(frozen=True)
 class Static(Method):
-    """Never moves a connection."""
+    """Never moves a connection.
+
+    Args:
+        total_steps: not used.
+        drop_fraction: not used: nothing moves.
+        every: not used.
+        until: not used.
+        drop_decay: not used.
+    """
 
     total_steps: int = 1
     drop_fraction: float = 0.0

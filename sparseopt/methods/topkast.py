@@ -29,7 +29,20 @@ from sparseopt.topology.selection import take_highest
 
 @dataclass(frozen=True)
 class TopKAST(WeightMethod):
-    """Forward with the top weights, backward with more of them."""
+    """Forward with the top weights, backward with more of them.
+
+    Args:
+        total_steps: optimizer steps of the whole training, over which the schedule is laid out.
+        drop_fraction: not used: the top magnitudes are active.
+        every: steps between two choices of the active weights.
+        until: share of total_steps after which the masks stay as they are.
+        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        sparsity: share of zeros in the forward pass.
+        backward_sparsity: share of weights that get no gradient; at most sparsity.
+        penalty: strength of the exploration penalty on the weights.
+        penalty_norm: 1 or 2: the norm that is penalised.
+        distribution: how the sparsity is shared among the layers where each has its own: "uniform", "erk" or "er".
+    """
 
     drop_fraction: float = 0.0
     every: int = 1

@@ -49,6 +49,10 @@ def skew_factors(topology: Topology, mode: Mode = "layer") -> dict[str, Tensor]:
     then take larger steps, the large ones smaller. "unnormalized" is D alone. Neurons without inputs get 0.
 
     "measured" and "angular" go by the norms of the weights as they are now (see `sparseopt.optim.measured`).
+
+    Args:
+        topology: of the network.
+        mode: whose mean the factors are relative to: see `SparseOpt`'s correction.
     """
     if mode == "measured" or mode == "angular":
         return {name: values.double() for name, values in measured_factors(topology, mode).items()}

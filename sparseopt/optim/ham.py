@@ -26,7 +26,13 @@ LIMIT = 5.0  # largest |exponent|: one step changes no weight by more than a fac
 
 
 class HAM(OptimizerWrapper):
-    """HAM around any optimizer. `ham_alpha` and `ham_beta` live in the parameter groups: schedulable, saved."""
+    """HAM around any optimizer. `ham_alpha` and `ham_beta` live in the parameter groups: schedulable, saved.
+
+    Args:
+        base: any optimizer, built with its options and learning rates.
+        alpha: strength of the multiplicative step: the inverse metric is 1 + alpha |w|.
+        beta: decay within the multiplicative step.
+    """
 
     def __init__(self, base: Optimizer, alpha: float = 80.0, beta: float = 0.0) -> None:
         super().__init__(base)

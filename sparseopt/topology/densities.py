@@ -21,6 +21,11 @@ def densities(
     A mapping {name: sparsity} fixes the layers it names; the others share what is left evenly. If it names every layer,
     `sparsity` must say the same as the mapping, or be None.
 
+    Args:
+        shapes: {parameter name: shape} of the layers.
+        sparsity: share of zeros over all of them.
+        distribution: "erk", "er", "uniform", or {name: sparsity} for the layers to be fixed.
+
     >>> densities({"a": (300, 784), "b": (10, 300)}, 0.75, "uniform")
     {'a': 0.25, 'b': 0.25}
     >>> densities({"a": (300, 784), "b": (10, 300)}, 0.9, {"b": 0.0})["b"]

@@ -40,6 +40,11 @@ def register_layer(kind: type[nn.Module], leaf: str = "weight", neurons_dim: int
     A neuron is an output unit. With `neurons_dim=0` its inputs are all other axes, as in `nn.Linear`; `neurons_dim=1` is for
     weights that are applied from the right, (inputs, outputs). Subclasses are known, too.
 
+    Args:
+        kind: the class of the module.
+        leaf: name of its weight.
+        neurons_dim: dimension of the weight that counts its neurons.
+
     >>> import torch
     >>> class Mixing(nn.Module):
     ...     def __init__(self):

@@ -23,7 +23,14 @@ Found = dict[str, tuple["Layer", nn.Parameter]]
 
 @dataclass(frozen=True)
 class Layer:
-    """One sparsifiable weight tensor: its name, its shape, and where its neurons are."""
+    """One sparsifiable weight tensor: its name, its shape, and where its neurons are.
+
+    Args:
+        name: name of the parameter in the model.
+        shape: shape of the weight.
+        transposed: are the neurons in the second dimension, as in a transposed convolution?
+        groups: groups of a convolution.
+    """
 
     name: str
     shape: tuple[int, ...]

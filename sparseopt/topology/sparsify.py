@@ -48,6 +48,9 @@ def sparsify(
     embeddings never are. `topology.summary()` ends with what stayed dense, and why.
 
     Args:
+        model: the network; it is changed in place.
+        include: glob patterns over parameter names: only these may be sparse.
+        exclude: glob patterns over parameter names: these stay dense.
         sparsity: share of zeros over all sparsifiable weights; they come out exactly. May be None where the masks or
             the distribution already say it.
         distribution: "erk", "er", "uniform", or {parameter name: sparsity} for the layers to be fixed.

@@ -43,6 +43,14 @@ class Topology:
     """Masks of a network and what follows from them; made by `sparsify`, moved by a method through `SparseOpt`.
 
     `storage` says how each layer is kept; `dense_grads` is how an optimizer asks for the gradient of inactive weights.
+
+    Args:
+        storage: how each layer is kept, by the name of its parameter.
+        dense_grads: how an optimizer asks for the gradient of inactive weights.
+        seed: decides every random draw of the method.
+        init: "sparse" where the weights were drawn by fan-in.
+        normed: names of the layers whose output goes into BatchNorm.
+        left_dense: the parameters of the model that are not sparse, and why.
     """
 
     def __init__(

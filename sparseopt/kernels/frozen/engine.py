@@ -88,6 +88,9 @@ class Engine:
 def load_engine(path: str | Path) -> Engine:
     """The engine that `Engine.save` wrote. The file is data: whatever it holds, nothing of it is executed as code.
 
+    Args:
+        path: the file that `engine.save` wrote.
+
     >>> import torch, sparseopt as so
     >>> from torch import nn
     >>> path = getfixture("tmp_path") / "engine.safetensors"

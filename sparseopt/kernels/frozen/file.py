@@ -40,6 +40,10 @@ def save(model: nn.Module, topology: Topology, path: str | Path) -> None:
 def load(path: str | Path, model: nn.Module) -> Topology:
     """Fill a model with what `save` wrote, and return its topology.
 
+    Args:
+        path: the file that `so.kernels.save` or `sparseopt export` wrote.
+        model: a model of the same architecture, not yet sparse; it is filled.
+
     >>> import sparseopt as so
     >>> from torch import nn
     >>> folder = getfixture("tmp_path")

@@ -35,6 +35,10 @@ def compile_inference(model: nn.Module, topology: Topology | None = None) -> Eng
     region in shares that stay in the cache. `print(engine)` says what runs how. Raises `BuildError` or `Unsupported` where
     the kernels cannot run.
 
+    Args:
+        model: the trained network; the engine is a copy.
+        topology: its topology, as `sparsify` returned it.
+
     >>> import torch, sparseopt as so
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())

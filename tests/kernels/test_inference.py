@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.nn import functional as F
 
 import sparseopt as so
+from sparseopt.kernels.frozen import chain, region
+from sparseopt.kernels.frozen.measurements import Measurements
 from sparseopt.lab.models.resnet_cifar import CifarResNet
 
 
@@ -116,6 +119,7 @@ def test_classifiers_behind_the_mean(batch: int) -> None:
     model = Heads()
     engine = so.compile_inference(model, so.sparsify(model, 0.7, distribution="uniform"))
     assert agree(engine, model, torch.randn(batch, 3, 9, 9))
+    assert isinstance(engine.program, GraphModule)
     assert [node.target for node in engine.program.graph.nodes if node.op == "call_module"][1:] == ["d"]
 
 
@@ -269,3 +273,71 @@ def test_engines_are_not_pickled(tmp_path: Path) -> None:
     engine = so.compile_inference(model, so.sparsify(model, 0.8))
     with pytest.raises(TypeError, match="Engine cannot be pickled"):
         torch.save(engine, tmp_path / "engine.pt")
+
+
+class Branching(nn.Module):
+    """What torch.fx cannot trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(300, 400), nn.Linear(400, 300), nn.Linear(300, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.b(torch.relu(self.a(x)))
+        return self.c(x if bool(x.sum() > 0) else -x)
+
+
+def test_linear_layers_of_a_model_that_cannot_be_traced() -> None:
+    torch.manual_seed(0)
+    model = Branching()
+    engine = so.compile_inference(model, so.sparsify(model, 0.9, distribution="uniform"))
+    assert {each.name: each.reason is None for each in engine.layers} == {"a": True, "b": True, "c": False}
+    for _ in range(4):
+        assert agree(engine, model, torch.randn(5, 300))
+    with pytest.raises(ValueError, match="cannot be saved"):
+        engine.save("nowhere")
+    with pytest.raises(so.kernels.Unsupported, match="cannot trace"):
+        so.compile_inference(Branching())
+
+
+def test_summaries_say_how_and_how_fast() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 300))
+    engine = so.compile_inference(model, so.sparsify(model, 0.9, distribution="uniform"))
+    assert " ms" not in engine.summary()
+    engine(torch.randn(2, 3, 8, 8))
+    lines = engine.summary().splitlines()
+    assert all(" ms" in line for line in lines if line.split()[0] in "03")
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_what_does_not_pay_runs_dense(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that take forever, so to speak: torch's results then, and the summary says so."""
+    torch.manual_seed(0)
+    model = Heavy()
+    engine = so.compile_inference(model, so.sparsify(model, 0.8, distribution="uniform"))
+    times = iter(range(1000, 0, -1))
+    monkeypatch.setattr(region, "shortest", lambda run: float(next(times)))
+    monkeypatch.setattr(region, "FASTEST", 1e30)
+    monkeypatch.setattr(chain, "shortest", lambda run, x: float(next(times)))
+    monkeypatch.setattr(chain, "measurements", lambda: Measurements(None, ""))
+    x = torch.randn(batch, 3, 12, 12)
+    assert agree(engine, model, x)
+    assert engine.summary().count("dense") == len(engine.layers)
+    assert torch.equal(engine(x), engine(x))
+
+
+class Heavy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.p = (
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.Conv2d(8, 8, 3, 2, 1),
+            nn.Conv2d(8, 8, 1, 2),
+        )
+        self.fc1, self.fc2 = nn.Linear(8 * 36, 400), nn.Linear(400, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.a(x))
+        x = torch.relu(self.b(x) + self.p(x))
+        return self.fc2(torch.relu(self.fc1(x.flatten(1))))

@@ -1,22 +1,40 @@
 """A frozen chain of linear layers (see `csrc/frozen_chain.h`)."""
 
+import time
+from collections.abc import Callable
+from math import log2
+from threading import Lock
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.description import Linears
+from sparseopt.kernels.frozen.measurements import measurements
 from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.interface import FrozenLinear
+from sparseopt.kernels.native.memory import zeros
 from sparseopt.kernels.native.network import Chain, weights
+
+# Vectors of samples that pass together (0: single samples) and features whose weights follow one another (0: all).
+WAYS = ((0, 0), (1, 0), (2, 0), (4, 0), (4, 256), (4, 512), (8, 0), (8, 128), (8, 256))
+MANY = 128  # samples from which on more of them change nothing
+DENSE = -1  # instead of the vectors: torch is faster
+RUNS = 5
+
+Run = Callable[[Tensor], Tensor]
 
 
 class FrozenChain(nn.Module):
+    """How it runs is measured once a number of samples, up to a power of two."""
+
     def __init__(self, linears: Linears) -> None:
         super().__init__()
         self.content = linears
         self._features = linears.steps[0].weight.shape[1]
-        lanes = operators().lanes()
-        self._single, self._several = self.make(lanes, 0, 0), self.make(lanes, 4, 256)
+        self._made: dict[tuple[int, int], Run] = {}
+        self._chosen: dict[int, tuple[int, int, float]] = {}
+        self._lock = Lock()
 
     def make(self, lanes: int, vectors: int, block: int) -> Chain:
         """So many vectors of samples at a time, 0: single samples; the weights of `block` features after one another."""
@@ -39,17 +57,88 @@ class FrozenChain(nn.Module):
             shape = f"(N, {self._features})" if self.content.flat else f"(..., {self._features})"
             raise RuntimeError(f"expected features of shape {shape}, got {tuple(x.shape)}")
         flat = x.float().reshape(-1, x.shape[-1]).contiguous()
-        y = (self._single if len(flat) < 4 else self._several).run(flat)
+        y = self._runner(len(flat))(flat)
         return (y.view(*x.shape[:-1], y.shape[-1]),)
+
+    def report(self) -> dict[str, str]:
+        """How the layers run for the number of samples that came last; empty before the first ones."""
+        if not self._chosen:
+            return {}
+        samples, (vectors, block, seconds) = next(reversed(self._chosen.items()))
+        together = f"{vectors} x {operators().lanes()} samples together" if vectors else "single samples"
+        blocks = f", {block} features in a block" if block else ""
+        how = "dense: torch is faster" if vectors == DENSE else f"{together}{blocks}"
+        return dict.fromkeys(self.content.names(), f"{how}, the chain {seconds * 1e3:.3g} ms for {samples}")
+
+    def _runner(self, samples: int) -> Run:
+        size = 1 << (min(max(samples, 1), MANY) - 1).bit_length()
+        with self._lock:
+            found = self._chosen.pop(size, None) or self._choose(size)
+            self._chosen[size] = found
+            return self._way(*found[:2])
+
+    def _way(self, vectors: int, block: int) -> Run:
+        if (vectors, block) not in self._made:
+            dense = vectors == DENSE
+            run = (
+                DenseChain(self.content).run if dense else self.make(operators().lanes(), vectors, block).run
+            )
+            self._made[vectors, block] = run
+        return self._made[vectors, block]
+
+    def _choose(self, samples: int) -> tuple[int, int, float]:
+        """The fastest way for so many samples, measured here or before."""
+        known, key = measurements(), self._key(samples)
+        ways = [each for each in WAYS if (samples <= 4 if each[0] == 0 else self._fits(each[0], samples))]
+        found = known.get(key)
+        if found is None or found[:2] not in (*ways, (DENSE, 0)):
+            x = zeros(samples, self._features)
+            times = {each: shortest(self._way(*each), x) for each in (*ways, (DENSE, 0))}
+            best = min(times, key=lambda each: times[each])
+            found = (*best, times[best])
+            known.put(key, *found)
+            known.keep()
+            self._made = {each: run for each, run in self._made.items() if each in (best, *self._in_use())}
+        return found
+
+    def _in_use(self) -> list[tuple[int, int]]:
+        return [each[:2] for each in self._chosen.values()]
+
+    def _fits(self, vectors: int, samples: int) -> bool:
+        """Neither more lanes than half of which would be empty, nor more groups than a few vectors need."""
+        lanes = operators().lanes()
+        return vectors * lanes < 2 * max(samples, lanes) and (samples <= lanes or vectors > 1)
+
+    def _key(self, samples: int) -> str:
+        layers = ", ".join(
+            f"{step.weight.shape[0]} x {step.weight.shape[1]} {round(4 * log2(max(1, len(step.weight.values))))}/4 bits"
+            for step in self.content.steps
+        )
+        return f"chain, {samples} samples, {layers}"
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FrozenChain":
         return FrozenChain(self.content)
 
 
-def run_dense(linears: Linears, x: Tensor) -> Tensor:
+def shortest(run: Run, x: Tensor) -> float:
+    """Seconds of the shortest of a few runs."""
+    run(x)
+    times = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        run(x)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+class DenseChain:
     """The same by torch's own matrix products."""
-    x = x.float()
-    for step in linears.steps:
-        x = F.linear(x, step.weight.dense(), step.bias)
-        x = x.relu() if step.relu else x
-    return x
+
+    def __init__(self, linears: Linears) -> None:
+        self._layers = [(step.weight.dense(), step.bias, step.relu) for step in linears.steps]
+
+    def run(self, x: Tensor) -> Tensor:
+        for weight, bias, relu in self._layers:
+            x = F.linear(x, weight, bias)
+            x = x.relu_() if relu else x
+        return x

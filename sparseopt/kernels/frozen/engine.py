@@ -1,14 +1,16 @@
 """A compiled network, and what it says of itself."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch.fx import GraphModule
+from torch import nn
 
+from sparseopt.kernels.frozen.chain import FrozenChain
+from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.frozen.saved import Saved, Unsaved, read, write
 from sparseopt.kernels.native.build import operators
 
@@ -23,16 +25,25 @@ class LayerReport:
     zeros: float
     reason: str | None
 
-    def row(self) -> tuple[str, str, str, str, str]:
-        runs = "sparse" if self.reason is None else f"dense: {self.reason}"
+    def row(self, how: str) -> tuple[str, str, str, str, str]:
+        """`how`: what was measured at the last call, if there was one."""
+        sparse = how if how.startswith("dense") else f"sparse: {how}" if how else "sparse"
+        runs = sparse if self.reason is None else f"dense: {self.reason}"
         return self.name or "(the model)", self.kind, f"{self.weights:,}", f"{self.zeros:.1%}", runs
 
 
 class Engine:
     """A compiled network. Call it with what the model takes, from any thread; `print` it to see what runs how."""
 
-    def __init__(self, program: GraphModule | Saved, layers: Sequence[LayerReport], name: str) -> None:
-        self.program, self.layers, self.name = program, tuple(layers), name
+    def __init__(
+        self,
+        program: nn.Module | Saved,
+        layers: Sequence[LayerReport],
+        name: str,
+        frozen: Mapping[str, str] | None = None,
+    ) -> None:
+        """`frozen`: modules whose Python might do otherwise at another call, and does as it did when the engine was made."""
+        self.program, self.layers, self.name, self.frozen = program, tuple(layers), name, dict(frozen or {})
 
     @torch.inference_mode()
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -44,18 +55,23 @@ class Engine:
         Raises `ValueError` if the network computes something, outside the sparse layers, that is not one of torch's own
         functions.
         """
-        notes = {"name": self.name, "layers": [asdict(each) for each in self.layers]}
+        layers = [asdict(each) for each in self.layers]
+        notes = {"name": self.name, "layers": layers, "frozen": self.frozen}
         try:
             write(self.program, notes, path)
         except Unsaved as reason:
             raise ValueError(f"this engine cannot be saved: {reason}") from reason
 
     def summary(self) -> str:
-        """A line a layer: sparse, or dense and why."""
+        """A line a layer: sparse and, after a call, how and how fast; or dense and why."""
+        how = {name: each for piece in self.pieces() for name, each in piece.report().items()}
         sparse = sum(each.reason is None for each in self.layers)
         layers = f"{len(self.layers)} layer{'' if len(self.layers) == 1 else 's'}"
         title = f"engine of {self.name}: {sparse} of {layers} on sparse kernels"
-        rows = [("layer", "kind", "weights", "zeros", "runs"), *(each.row() for each in self.layers)]
+        rows = [
+            ("layer", "kind", "weights", "zeros", "runs"),
+            *(each.row(how.get(each.name, "")) for each in self.layers),
+        ]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         lines = (
             "  ".join(
@@ -69,7 +85,16 @@ class Engine:
             )
             for row in rows
         )
-        return "\n".join((title, *(f"  {line}".rstrip() for line in lines)))
+        frozen = (
+            f"  the Python of {name or self.name} is frozen as it was: {why}"
+            for name, why in self.frozen.items()
+        )
+        return "\n".join((title, *(f"  {line}".rstrip() for line in lines), *frozen))
+
+    def pieces(self) -> list[FrozenRegion | FrozenChain]:
+        """What runs on the kernels."""
+        modules = self.program.modules() if isinstance(self.program, nn.Module) else self.program.children()
+        return [each for each in modules if isinstance(each, FrozenRegion | FrozenChain)]
 
     def __repr__(self) -> str:
         return self.summary()
@@ -77,7 +102,7 @@ class Engine:
     def __deepcopy__(self, memo: dict[int, object]) -> "Engine":
         program = self.program
         own = program.copy() if isinstance(program, Saved) else copy.deepcopy(program, memo)
-        return Engine(own, self.layers, self.name)
+        return Engine(own, self.layers, self.name, self.frozen)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -102,7 +127,8 @@ def load_engine(path: str | Path) -> Engine:
     operators()
     program, notes = read(path)
     try:
-        return Engine(program, [_report(each) for each in notes["layers"]], str(notes["name"]))
+        frozen = {str(name): str(why) for name, why in dict(notes["frozen"]).items()}
+        return Engine(program, [_report(each) for each in notes["layers"]], str(notes["name"]), frozen)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not an engine that can run: {error}") from error
 

@@ -1,11 +1,12 @@
 """`compile_inference`: a frozen copy of a network, batch norm folded into the weights, on sparse kernels."""
 
 import copy
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sparseopt.kernels.accelerated import BREAK_EVEN, Unsupported, find_pieces, trace
@@ -15,9 +16,12 @@ from sparseopt.kernels.frozen.engine import Engine, LayerReport
 from sparseopt.kernels.frozen.freeze import freeze_chain, freeze_region
 from sparseopt.kernels.frozen.pool import replace_pools
 from sparseopt.kernels.frozen.region import FrozenRegion
+from sparseopt.kernels.match.chains import Layer
 from sparseopt.kernels.match.heads import take_heads
+from sparseopt.kernels.match.modules import must_be_called
 from sparseopt.kernels.match.reasons import layers, why_dense
 from sparseopt.kernels.match.rewrite import Piece, rewrite
+from sparseopt.kernels.match.tracing import unprovable_python
 from sparseopt.kernels.native.build import operators
 from sparseopt.topology import Topology
 
@@ -48,19 +52,26 @@ def compile_inference(model: nn.Module, topology: Topology | None = None) -> Eng
     """
     operators()
     name, model = type(model).__name__, frozen_copy(model)
-    traced = trace(model)
-    reasons = why_dense(model, traced.graph)
-    found = find_sparse(model, traced.graph, reasons)
-    rewrite(traced, found)
-    replace_pools(traced)
-    sparse = {name for piece in found for name in piece.content.names()}
-    reports = [
-        LayerReport(
-            name, type(module).__name__, *count_weights(module), None if name in sparse else reasons[name]
-        )
-        for name, module in layers(model)
-    ]
-    return Engine(traced, reports, name)
+    reports = {name: (type(module).__name__, *count_weights(module)) for name, module in layers(model)}
+    try:
+        traced = trace(model)
+    except Unsupported as reason:
+        program, reasons, frozen = model, dict.fromkeys(reports, str(reason)), {}
+        if not replace_linears(model):
+            raise
+    else:
+        reasons, frozen = why_dense(model, traced.graph), unprovable_python(model)
+        found = find_sparse(model, traced.graph, reasons)
+        rewrite(traced, found)
+        replace_pools(traced)
+        program = traced
+    engine = Engine(program, (), name, frozen)
+    sparse = {name for piece in engine.pieces() for name in piece.content.names()}
+    engine.layers = tuple(
+        LayerReport(name, *report, None if name in sparse else reasons[name])
+        for name, report in reports.items()
+    )
+    return engine
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
@@ -112,6 +123,23 @@ def find_sparse(model: nn.Module, graph: Any, reasons: dict[str, str]) -> Found:
         if worthwhile(frozen, reasons):
             found[FrozenRegion(frozen)] = with_heads
     return found
+
+
+def replace_linears(model: nn.Module) -> bool:
+    """Let the sparse linear layers of a model that cannot be traced run on the kernels, each by itself; False if it has none."""
+    found = False
+    for name, module in list(model.named_modules()):
+        if type(module) is not nn.Linear or must_be_called(module) or module.weight.numel() < SMALL:
+            continue
+        frozen = freeze_chain([Layer(module, f"{name}.weight")])
+        if share_of_zeros(frozen.weights()) >= BREAK_EVEN:
+            module.sparse, found = FrozenChain(frozen), True
+            module.forward = functools.partial(_only, module.sparse)
+    return found
+
+
+def _only(chain: FrozenChain, x: Tensor) -> Tensor:
+    return chain(x)[0]
 
 
 def worthwhile(frozen: Any, reasons: dict[str, str]) -> bool:

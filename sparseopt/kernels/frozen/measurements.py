@@ -9,15 +9,11 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparseopt.kernels.native.cache import DIGEST, Folder, cache_root
 from sparseopt.kernels.native.levels import chosen
-
-if TYPE_CHECKING:
-    from sparseopt.kernels.frozen.ways import Way
 
 logger = logging.getLogger(__name__)
 
@@ -31,17 +27,15 @@ class Measurements:
         self.folder, self.name, self._changed = folder, name, False
         self._known = self._read()
 
-    def get(self, key: str, candidates: "Sequence[Way]") -> "Way | None":
-        """What was measured, if it is among what could be."""
+    def get(self, key: str) -> tuple[int, int, float] | None:
+        """Two numbers that say how, and the seconds it took."""
         match self._known.get(key):
-            case [int(tile), int(block), float(seconds)] if 0 <= seconds < 1e6:
-                for way in candidates:
-                    if (way.tile.number, way.block) == (tile, block):
-                        return type(way)(way.tile, way.block, seconds)
+            case [int(first), int(second), float(seconds)] if 0 <= seconds < 1e6:
+                return first, second, seconds
         return None
 
-    def put(self, key: str, way: "Way") -> None:
-        self._known[key] = [way.tile.number, way.block, way.seconds]
+    def put(self, key: str, first: int, second: int, seconds: float) -> None:
+        self._known[key] = [first, second, float(seconds)]
         self._changed = True
 
     def keep(self) -> None:

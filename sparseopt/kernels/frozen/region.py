@@ -1,6 +1,8 @@
 """A frozen region of convolutions, run for images of any size."""
 
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -10,32 +12,38 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparseopt.kernels.conv.region import check_image
-from sparseopt.kernels.frozen.bands import choose_bands
+from sparseopt.kernels.frozen.bands import Extents, choose_bands
 from sparseopt.kernels.frozen.description import Convs, ConvStep, End
 from sparseopt.kernels.frozen.measurements import measurements
 from sparseopt.kernels.frozen.program import Layout, Program, extents_of, in_step
 from sparseopt.kernels.frozen.ways import Way, tune
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.memory import zeros
 
+FASTEST = 2 * 5e9  # multiply-adds a lane and second that no CPU exceeds
 PROGRAMS = 4  # image sizes whose tables are kept
 Sizes = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A program, how its layers run, and what one group of samples takes."""
+    """A program, how its layers run, and what one group of samples takes; `dense`: torch is faster, and by how much."""
 
     program: Program
     ways: list[Way]
+    dense: "DenseRegion | None" = None
 
     @property
     def seconds(self) -> float:
         return sum(way.seconds for way in self.ways)
 
+    def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(self.program.network.run(images)) if self.dense is None else self.dense.run(images)
+
 
 class FrozenRegion(nn.Module):
     """Everything that depends on the image size is prepared once a size, and kept for the last few. `layouts`: to be
-    tried; by default those that fit the machine."""
+    tried, and nothing else; by default those that fit the machine, and torch's dense convolutions where they may be faster."""
 
     def __init__(self, convs: Convs, layouts: tuple[Layout, ...] = ()) -> None:
         super().__init__()
@@ -47,8 +55,8 @@ class FrozenRegion(nn.Module):
         for image, channels in zip(images, self.content.inputs, strict=True):
             check_image(image, channels)
         if not len(images[0]):
-            return run_dense(self.content, images)
-        return tuple(self.prepared(images).program.network.run(images))
+            return DenseRegion(self.content).run(images)
+        return self.prepared(images).run(images)
 
     def prepared(self, images: tuple[Tensor, ...]) -> Tuned:
         sizes = tuple((image.shape[2], image.shape[3]) for image in images)
@@ -61,31 +69,61 @@ class FrozenRegion(nn.Module):
                 self._tuned.popitem(last=False)
         return found
 
+    def report(self) -> dict[str, str]:
+        """How each layer runs for the images that came last; empty before the first ones."""
+        if not self._tuned:
+            return {}
+        tuned = next(reversed(self._tuned.values()))
+        if tuned.dense is not None:
+            return dict.fromkeys(self.content.names(), tuned.dense.reason)
+        layout = tuned.program.layout
+        how = {
+            step.name: f"{layout.lanes} lanes, {way}, {way.seconds * 1e3:.3g} ms"
+            for step, way in zip(self.content.steps, tuned.ways, strict=True)
+            if step.name is not None
+        }
+        return {name: how.get(name, "behind the mean") for name in self.content.names()}
+
     def _prepare(self, samples: int, sizes: Sizes) -> Tuned:
         """The layout that takes the least time for so many samples."""
         extents = extents_of(self.content, sizes)
-        tuned: dict[Layout, float] = {}
+        seconds: dict[Layout, float] = {}
         best: Tuned | None = None
         for layout in self.layouts or self._layouts(extents, samples):
             found = self._same(layout, sizes) or self._tune(Program(self.content, extents, layout))
-            tuned[layout] = found.seconds * -(-samples * layout.bands // layout.lanes)
-            if best is None or tuned[layout] < tuned[best.program.layout]:
+            seconds[layout] = found.seconds * -(-samples * layout.bands // layout.lanes)
+            if best is None or seconds[layout] < seconds[best.program.layout]:
                 best = found
         assert best is not None
         measurements().keep()
-        return best
+        if self.layouts or seconds[best.program.layout] < self._least_dense(extents) * samples:
+            return best
+        images = tuple(
+            zeros(samples, channels, *size) for channels, size in zip(self.content.inputs, sizes, strict=True)
+        )
+        dense = faster_dense(self.content, images, best)
+        return best if dense is None else Tuned(best.program, best.ways, dense)
+
+    def _least_dense(self, extents: Extents) -> float:
+        """Seconds that a dense sample takes at least: where we are below, there is nothing to measure."""
+        products = sum(
+            step.weight.size * extents[step.output].height * extents[step.output].width
+            for step in self.content.steps
+            if step.name is not None
+        )
+        return products / (FASTEST * operators().lanes() * torch.get_num_threads())
 
     def _same(self, layout: Layout, sizes: Sizes) -> Tuned | None:
         """What another batch of this size uses."""
         for (_, others), found in self._tuned.items():
-            if others == sizes and found.program.layout == layout:
+            if others == sizes and found.program.layout == layout and found.dense is None:
                 return found
         return None
 
     def _tune(self, program: Program) -> Tuned:
         return Tuned(program, tune(program, self.content.steps, measurements()))
 
-    def _layouts(self, extents: Any, samples: int) -> list[Layout]:
+    def _layouts(self, extents: Extents, samples: int) -> list[Layout]:
         widest = operators().lanes()
         lanes = [16, 8] if widest == 16 else [widest]
         if not in_step(extents, self.content.steps):
@@ -96,16 +134,48 @@ class FrozenRegion(nn.Module):
         return FrozenRegion(self.content, self.layouts)
 
 
-def run_dense(convs: Convs, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The same by torch's own convolutions."""
-    values = [image.float() for image in images]
-    for step in convs.steps:
-        values.append(_convolve(step, values))
-    return tuple(_leave(end, values[end.value]) for end in convs.ends)
+def faster_dense(convs: Convs, images: tuple[Tensor, ...], tuned: Tuned) -> "DenseRegion | None":
+    """The region in torch's own convolutions, if these take less time than the kernels."""
+    sparse = shortest(lambda: tuned.run(images))
+    formats = (torch.contiguous_format, torch.channels_last)
+    times = {each: shortest(lambda each=each: DenseRegion(convs, each).run(images)) for each in formats}
+    best = min(formats, key=lambda each: times[each])
+    if times[best] >= sparse:
+        return None
+    return DenseRegion(
+        convs, best, f"dense: {times[best] * 1e3:.3g} ms, {sparse * 1e3:.3g} ms on the sparse kernels"
+    )
 
 
-def _convolve(step: ConvStep, values: list[Tensor]) -> Tensor:
-    y = F.conv2d(values[step.input], step.weight.dense(), step.bias, step.stride, step.padding)
+def shortest(run: Callable[[], object]) -> float:
+    """Seconds of the shortest of a few runs."""
+    run()
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+class DenseRegion:
+    """A region by torch's own convolutions."""
+
+    def __init__(
+        self, convs: Convs, memory: torch.memory_format = torch.contiguous_format, reason: str = "dense"
+    ) -> None:
+        self.convs, self.memory, self.reason = convs, memory, reason
+        self._weights = [step.weight.dense().to(memory_format=memory) for step in convs.steps]
+
+    def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        values = [image.float().contiguous(memory_format=self.memory) for image in images]
+        for step, weight in zip(self.convs.steps, self._weights, strict=True):
+            values.append(_convolve(step, weight, values))
+        return tuple(_leave(end, values[end.value]) for end in self.convs.ends)
+
+
+def _convolve(step: ConvStep, weight: Tensor, values: list[Tensor]) -> Tensor:
+    y = F.conv2d(values[step.input], weight, step.bias, step.stride, step.padding)
     if step.shortcut is not None:
         added = values[step.shortcut][:, :, :: step.shortcut_stride, :: step.shortcut_stride]
         y[:, step.shortcut_offset : step.shortcut_offset + added.shape[1]] += added
@@ -114,6 +184,6 @@ def _convolve(step: ConvStep, values: list[Tensor]) -> Tensor:
 
 def _leave(end: End, value: Tensor) -> Tensor:
     if not end.pooled:
-        return value
+        return value.contiguous()
     mean = value.mean((2, 3))
     return mean if end.head is None else F.linear(mean, end.head.weight.dense(), end.head.bias)

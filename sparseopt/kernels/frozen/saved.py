@@ -181,12 +181,14 @@ def _name(target: Any) -> str:
     return getattr(target, "__qualname__", str(target))
 
 
-def write(program: "GraphModule | Saved", notes: Mapping[str, Any], path: str | Path) -> None:
+def write(program: "nn.Module | Saved", notes: Mapping[str, Any], path: str | Path) -> None:
     """`notes`: what the engine says of itself, as JSON."""
     from safetensors.torch import save_file
 
     if isinstance(program, Saved):
         tensors, operations = program.tensors, program.operations
+    elif not isinstance(program, GraphModule):
+        raise Unsaved("torch.fx cannot trace the model, so the engine needs its Python code")
     else:
         writer = _Writer(program)
         operations, tensors = writer.write(), writer.tensors

@@ -80,12 +80,20 @@ def _tune_layer(program: Program, number: int, step: ConvStep, known: Measuremen
     rows = program.rows[step.output]
     candidates = ways(step, program.layout, rows, made.width)
     key = _key(step, program.layout, program.extents[step.input], rows, made.width)
-    best = known.get(key, candidates)
+    best = _remembered(known.get(key), candidates)
     if best is None:
         best = _fastest(program, number, candidates)
-        known.put(key, best)
+        known.put(key, best.tile.number, best.block, best.seconds)
     program.network.choose(number, best.tile.number, best.block)
     return best
+
+
+def _remembered(found: tuple[int, int, float] | None, candidates: list[Way]) -> Way | None:
+    """What was measured, if it is among what could be."""
+    for way in candidates:
+        if found is not None and (way.tile.number, way.block) == found[:2]:
+            return Way(way.tile, way.block, found[2])
+    return None
 
 
 def _fastest(program: Program, number: int, candidates: list[Way]) -> Way:

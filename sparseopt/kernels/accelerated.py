@@ -25,7 +25,13 @@ from sparseopt.kernels.match.chains import Chain, match_chains
 from sparseopt.kernels.match.convs import Names, match_convs
 from sparseopt.kernels.match.effects import effects
 from sparseopt.kernels.match.graph import Region
-from sparseopt.kernels.match.modules import Replacement, is_leaf, tied_modules, weight_parameter
+from sparseopt.kernels.match.modules import (
+    Replacement,
+    holds_modules,
+    is_leaf,
+    tied_modules,
+    weight_parameter,
+)
 from sparseopt.kernels.match.python import Guard
 from sparseopt.kernels.match.reasons import layers as layers_in
 from sparseopt.kernels.match.reasons import reasons_in
@@ -191,7 +197,7 @@ class Acceleration:
             return
         for _, layer in layers_in(module):
             self.reasons[layer] = why
-        if is_leaf(module) and any(module.children()):
+        if is_leaf(module) and holds_modules(module):
             self._enter_children(module, why)
             return
         try:
@@ -216,7 +222,7 @@ class Acceleration:
             if weight is not None and weight in known:
                 return known[weight]
             name = f"{here.get(module, target)}.weight".removeprefix(".")
-            return name if name not in self.topology.masks else f"{name} (another)"
+            return name if name not in self.topology.layers else f"{name} (another)"
 
         return name_of
 
@@ -234,16 +240,21 @@ class Acceleration:
             sparse = _sparse(piece, self.topology)
             reason = wrong_kind(sparse)
             if reason is None and not self.accept(sparse):
-                reason = f"not worth it: {sparsity(sparse, self.topology):.0%} zeros in the layers that run together"
+                reason = self._why_not_accepted(sparse)
             if reason is None:
                 kept[GuardedPiece(sparse, extract(traced.program, piece), self.topology)] = piece
             self.reasons |= dict.fromkeys(_modules_of(piece), reason)
         rewrite(traced.program, kept)
         for called in traced.modules.values():
-            if called in traced.opaque or any(called.children()):
+            if called in traced.opaque or holds_modules(called):
                 why = traced.opaque.get(called, "computes with its weights itself")
                 self.enter(called, f"{type(called).__name__}, which holds it, {why}")
         return Program(traced.program, list(kept), traced.guards)
+
+    def _why_not_accepted(self, piece: SparsePiece) -> str:
+        if not any(name in self.topology.layers for name, _ in piece.weights()):
+            return "none of the topology's parameters is here"
+        return f"not worth it: {sparsity(piece, self.topology):.0%} zeros in the layers that run together"
 
     def why_nothing(self) -> str:
         refused = _refused(self.model)

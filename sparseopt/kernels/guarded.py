@@ -52,7 +52,7 @@ class GuardedPiece(nn.Module):
         """float32 on the CPU. Under autocast, inputs come in half precision and the kernels compute in float32 all the same."""
         lower = torch.is_autocast_enabled("cpu")
         return all(
-            type(each) is Tensor
+            type(each) in (Tensor, nn.Parameter)
             and each.is_cpu
             and (each.dtype == torch.float32 or (lower and each.is_floating_point()))
             for each in inputs

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node
 
 from sparseopt.kernels.match.convs import RELU, Names
+from sparseopt.kernels.match.effects import unused
 from sparseopt.kernels.match.rewrite import Piece, must_be_called
 
 
@@ -74,10 +75,12 @@ def match_chains(
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     tails: dict[Node, _Tail] = {}
     ended: dict[Node, _Tail] = {}
+    left_out = unused(graph, effects)
     for node in graph.nodes:
         if node in effects:
             ended |= tails
             tails.clear()
+        if node in effects or node in left_out:
             continue
         module = modules.get(str(node.target)) if node.op == "call_module" else None
         relu = isinstance(module, nn.ReLU) or (module is None and node.target in RELU)

@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 from torch.nn import functional as F
 
 from sparseopt.kernels.match.averaging import averaging, pooling_options
+from sparseopt.kernels.match.effects import unused
 from sparseopt.kernels.match.graph import Activation, Conv, Output, Region, Shortcut
 from sparseopt.kernels.match.mutation import added
 from sparseopt.kernels.match.rewrite import Piece, must_be_called
@@ -49,7 +50,7 @@ def match_convs(
     names: Names,
 ) -> list[Piece[Region]]:
     """The regions of a trace. What turns out to have no way to leave its region is left out, and the rest matched anew."""
-    left_out: frozenset[Node] = frozenset()
+    left_out = unused(graph, effects)
     while True:
         matcher = Matcher(modules, graph, tied, effects, names, left_out)
         stranded = matcher.stranded()
@@ -68,7 +69,7 @@ class Matcher:
         tied: set[nn.Module],
         effects: frozenset[Node],
         names: Names,
-        left_out: frozenset[Node] = frozenset(),
+        left_out: frozenset[Node],
     ) -> None:
         self.modules, self.tied, self.effects, self.names, self.left_out = (
             modules,

@@ -39,6 +39,15 @@ def effects(graph: Graph, modules: Mapping[str, nn.Module]) -> frozenset[Node]:
     return frozenset(found)
 
 
+def unused(graph: Graph, effects: frozenset[Node]) -> frozenset[Node]:
+    """Nodes whose value nobody needs. They run all the same, for what they leave behind: batch norm's statistics."""
+    needed: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in effects or node in needed:
+            needed |= {node, *node.all_input_nodes}
+    return frozenset(graph.nodes) - needed
+
+
 def _is_known_function(function: Any) -> bool:
     home = getattr(function, "__module__", None) or ""
     return home.partition(".")[0] in ("torch", "_operator", "math", "builtins", "sparseopt") or type(

@@ -76,6 +76,11 @@ def is_leaf(module: nn.Module) -> bool:
     return kind.forward is not getattr(nn.Module, "forward", None)
 
 
+def holds_modules(module: nn.Module) -> bool:
+    """Are there modules in it, besides what makes its weights?"""
+    return any(name != "parametrizations" for name, child in module._modules.items() if child is not None)
+
+
 def is_known_leaf(module: nn.Module) -> bool:
     """A leaf that does what its class in torch says: whoever inherits from that class has changed none of its methods."""
     own = {name for owner in type(module).__mro__ if not is_torchs(owner) for name in owner.__dict__}

@@ -346,10 +346,9 @@ def is_pure(value: Any) -> bool:
 
 
 def _loads(step: dis.Instruction, name: str) -> bool:
-    found = step.argval
-    return step.opname.startswith("LOAD_FAST") and (
-        found == name or (isinstance(found, tuple) and found[-1] == name)
-    )
+    """Does the instruction load this local name last?"""
+    found = step.argval[-1] if isinstance(step.argval, tuple) else step.argval
+    return found == name and ("LOAD_FAST" in step.opname or step.opname == "LOAD_DEREF")
 
 
 def _name(value: Any) -> str:

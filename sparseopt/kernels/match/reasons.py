@@ -13,6 +13,8 @@ from sparseopt.kernels.match.rewrite import must_be_called, tied_modules
 def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Modules with a weight of their own of two axes or more, by name; '' is the model itself."""
     for name, module in model.named_modules():
+        if "parametrizations" in name.split("."):
+            continue  # what makes the weight of a layer
         if any(each is not None and each.dim() >= 2 for each in module._parameters.values()):
             yield name, module
         elif isinstance(module, nn.Linear | nn.Conv2d):

@@ -17,6 +17,7 @@ from torch import nn
 from torch._compile import _disable_dynamo
 from torch.fx import Graph, GraphModule
 from torch.jit._trace import is_tracing
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from sparseopt.kernels.conv.region import SparseRegion
 from sparseopt.kernels.guarded import GuardedPiece, SparsePiece
@@ -114,7 +115,7 @@ def summary(model: nn.Module) -> str:
     rows = [
         (
             name or type(model).__name__,
-            type(module).__name__,
+            type_before_parametrizations(module).__name__,
             _how(reasons.get(module, "the model is not accelerated")),
         )
         for name, module in layers_in(model)

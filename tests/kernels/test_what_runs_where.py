@@ -30,7 +30,7 @@ def cnn(seed: int = 0) -> nn.Sequential:
     )
 
 
-INPUTS = {mlp: torch.randn(6, 20), cnn: torch.randn(6, 3, 8, 8)}
+INPUTS: dict[Callable[[int], nn.Sequential], Tensor] = {mlp: torch.randn(6, 20), cnn: torch.randn(6, 3, 8, 8)}
 
 
 def loaded(model: nn.Module, make: Callable[[int], nn.Module]) -> None:

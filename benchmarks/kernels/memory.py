@@ -1,10 +1,13 @@
 """The largest memory over many input sizes, beside that of the largest alone: python benchmarks/kernels/memory.py
 
 Training steps of accelerated networks, each in a process of its own: an MLP that is given sequences of every length, two
-convolutions that are given images of every height. Sizes come in random order and from small to large.
+convolutions that are given images of every height. Sizes come in random order and from small to large. With `--heap mapped`,
+glibc maps every block of 64 KiB by itself (MALLOC_MMAP_THRESHOLD_), so that what is counted is what torch and the kernels hold
+and not how the heap is cut: torch's own tensors of ever larger sizes leave holes in it. `--dense` runs the same without kernels.
 """
 
 import argparse
+import os
 import random
 import resource
 import subprocess
@@ -37,12 +40,14 @@ def image(size: int) -> Tensor:
 NETWORKS = {"mlp": (mlp, sequence), "convolutions": (convolutions, image)}
 
 
-def largest_memory(network: str, sizes: list[int]) -> int:
+def largest_memory(network: str, sizes: list[int], *, dense: bool) -> int:
     """KiB of the process after a training step with each size, beyond what it had before the first."""
     make, inputs = NETWORKS[network]
     model = make()
-    so.accelerate(model, so.sparsify(model, 0.9, distribution="uniform"))
-    if not so.kernels.accelerated_layers(model):
+    topology = so.sparsify(model, 0.9, distribution="uniform")
+    if not dense:
+        so.accelerate(model, topology)
+    if not dense and not so.kernels.accelerated_layers(model):
         raise SystemExit("the kernels are not there: nothing to measure")
     model(inputs(1)).sum().backward()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -51,9 +56,12 @@ def largest_memory(network: str, sizes: list[int]) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
-def in_own_process(network: str, sizes: str, count: int) -> int:
-    command = [sys.executable, __file__, "--network", network, "--sizes", sizes, "--count", str(count)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def in_own_process(network: str, sizes: str, given: argparse.Namespace) -> int:
+    command = [sys.executable, __file__, "--network", network, "--sizes", sizes, "--count", str(given.count)]
+    heap = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)} if given.heap == "mapped" else {}
+    command += ["--dense"] if given.dense else []
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **heap})
+    return int(run.stdout)
 
 
 def order(sizes: str, count: int) -> list[int]:
@@ -70,16 +78,16 @@ def main() -> None:
     parser.add_argument("--network", choices=NETWORKS)
     parser.add_argument("--sizes", choices=["largest", "rising", "shuffled"])
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--heap", choices=["mapped", "default"], default="mapped")
+    parser.add_argument("--dense", action="store_true")
     given = parser.parse_args()
     if given.network:
         torch.set_num_threads(1)
-        print(largest_memory(given.network, order(given.sizes, given.count)))
+        print(largest_memory(given.network, order(given.sizes, given.count), dense=given.dense))
         return
     print(f"| sizes 1 to {given.count} | the largest alone, MiB | rising | shuffled |\n|---|---|---|---|")
     for network in NETWORKS:
-        alone, *others = (
-            in_own_process(network, each, given.count) for each in ("largest", "rising", "shuffled")
-        )
+        alone, *others = (in_own_process(network, each, given) for each in ("largest", "rising", "shuffled"))
         ratios = " | ".join(f"{each / MIB:.0f} ({each / alone:.2f} x)" for each in others)
         print(f"| {network} | {alone / MIB:.0f} | {ratios} |", flush=True)
 

@@ -43,14 +43,18 @@ def described(settings: Mapping[str, Any]) -> str:
 
     >>> described({"method": "rigl", "lr": 0.1, "ham": False, "max_grad_norm": None})
     'rigl, lr 0.1, no ham, no max grad norm'
+    >>> described({"exclude": ["*.shortcut.*", "fc.*"], "include": []})
+    'exclude *.shortcut.* fc.*, no include'
     """
     return ", ".join(_setting(name, value) for name, value in settings.items())
 
 
 def _setting(name: str, value: Any) -> str:
     words = name.replace("_", " ")
-    if value is None or value is False:
+    if value is None or value is False or value == []:
         return f"no {words}"
     if value is True:
         return words
+    if isinstance(value, list):
+        return f"{words} {' '.join(map(str, value))}"
     return value if isinstance(value, str) else f"{words} {value}"

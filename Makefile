@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check lint types unit wheel clean
+.PHONY: demo docs test check lint types unit wheel clean
 
 demo: $(READY)
 	$(BIN)/sparseopt demo
@@ -21,6 +21,9 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/basedpyright
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 wheel: $(READY)
 	$(BIN)/python -m build --wheel
 
@@ -31,4 +34,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-second build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-second build dist site .pytest_cache .ruff_cache .hypothesis

@@ -19,6 +19,7 @@ COMMANDS = {
     "bench": "what sparse kernels gain on this machine, in a minute",
     "analyse": "one of the paper's analyses: a figure and its numbers",
     "export": "the network of a run as a small safetensors file, or as ONNX",
+    "completion": "what a shell needs to complete all this",
     "flops": "what a recipe costs, dense and sparse, in floating-point operations",
 }
 

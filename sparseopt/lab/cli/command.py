@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
+from sparseopt.lab.cli.completion import hand_over
 from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.show.words import printable
 
@@ -64,6 +65,7 @@ class _Printable(logging.Formatter):
 
 def parse(prog: str, function: Callable[..., int | None], argv: list[str]) -> Callable[[], int | None]:
     """The call that `argv` asks for, ready to be made."""
+    hand_over(function)
     return tyro.cli(_deferred(function), prog=prog, args=argv, config=(tyro.conf.OmitArgPrefixes,))
 
 

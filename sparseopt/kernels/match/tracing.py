@@ -83,6 +83,8 @@ def unprovable_python(model: nn.Module) -> dict[str, str]:
     """Modules, by name, whose Python a trace of the whole model would freeze although it might do otherwise at another call."""
     found: dict[str, str] = {}
     for name, module in model.named_modules():
+        if type(module).forward is nn.Module.forward:
+            continue  # a list of modules, which nobody calls
         if not is_leaf(module) and (reason := why_not_entered(module)) is not None:
             found[name] = reason
     return found

@@ -72,9 +72,9 @@ def compare(seed: int, sparsity: float, epochs: int, dense_epochs: int) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--sparsity", type=float, default=0.9)
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--dense-epochs", type=int, default=10)
     options = parser.parse_args()
     results = [

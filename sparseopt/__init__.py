@@ -34,7 +34,7 @@ from sparseopt.methods import (
     Static,
     TopKAST,
 )
-from sparseopt.optim import HAM, SparseOpt, skew_factors
+from sparseopt.optim import HAM, SparseOpt, average, skew_factors
 from sparseopt.topology import Layer, Topology, densities, register_layer, sparsify
 
 __version__ = "0.1.0"
@@ -63,6 +63,7 @@ __all__ = [
     "Topology",
     "accelerate",
     "analysis",
+    "average",
     "compile_inference",
     "densities",
     "kernels",

@@ -6,6 +6,7 @@ from sparseopt.kernels.frozen.file import load, save
 from sparseopt.kernels.frozen.inference import compile_inference
 from sparseopt.kernels.measured import Choice, accelerate_where_faster, faster_layers, measure
 from sparseopt.kernels.native.build import BuildError
+from sparseopt.kernels.semi_structured import to_semi_structured
 
 __all__ = [
     "BuildError",
@@ -23,4 +24,5 @@ __all__ = [
     "restore",
     "save",
     "summary",
+    "to_semi_structured",
 ]

@@ -1,0 +1,60 @@
+"""An exponential moving average of a sparse network's weights that is as sparse as the network.
+
+The average of weights whose masks move is not zero where any of the masks was not: after a few updates of the topology it is
+nearly dense. `average` gives torch's own `AveragedModel`, which after every `update_parameters` is exactly zero outside the
+masks in force. A weight that is dropped loses its average; one that is grown starts at zero in the average as in the network.
+
+>>> import torch, sparseopt as so
+>>> model = torch.nn.Linear(8, 4)
+>>> topology = so.sparsify(model, 0.5)
+>>> ema = so.average(model, topology, decay=0.9)
+>>> ema.update_parameters(model)  # after every optimizer.step()
+>>> bool(ema.module.weight[~topology.masks["weight"]].any())
+False
+"""
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from sparseopt.topology import Topology
+from sparseopt.topology.sharding import local
+
+
+class SparseAverage(AveragedModel):
+    """`AveragedModel` that holds its weights to the masks of a topology. Its state is that of an `AveragedModel`."""
+
+    def __init__(self, model: nn.Module, topology: Topology, decay: float) -> None:
+        super().__init__(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        names = {id(parameter): name for name, parameter in topology.parameters.items()}
+        found = [names.get(id(parameter)) for parameter in model.parameters()]
+        missing = [name for name in topology.parameters if name not in found]
+        if missing:
+            raise ValueError(f"the topology is of another model: this one has no {', '.join(missing[:3])}")
+        self._names, self._topology = found, [topology]  # in a list: a topology is no part of the network
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        super().update_parameters(model)
+        (topology,) = self._topology
+        for name, parameter in zip(self._names, self.module.parameters(), strict=True):
+            if name is not None:
+                mask = local(topology.masks[name]).to(parameter.device)
+                local(parameter.detach()).masked_fill_(~mask, 0)
+
+
+def average(model: nn.Module, topology: Topology, decay: float = 0.999) -> SparseAverage:
+    """An average of the model's weights, w <- decay w + (1 - decay) weight, sparse by the masks in force.
+
+    Call `update_parameters(model)` after every step. `average.module` is the averaged network, `state_dict` and
+    `load_state_dict` make it part of a checkpoint. Buffers, such as BatchNorm's statistics, are the model's own; see
+    `torch.optim.swa_utils.update_bn`.
+    """
+    if not 0 <= decay < 1:
+        raise ValueError(f"decay must be in [0, 1), got {decay}")
+    if topology.kind() != "dense":
+        raise ValueError(
+            "an average needs dense storage: packed rows mean other weights after an update; use sparsify(..., "
+            "storage='dense')"
+        )
+    return SparseAverage(model, topology, decay)

@@ -1,0 +1,104 @@
+"""Train, average, checkpoint, deploy: the averaged network is sparse by the masks in force, at any time."""
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import sparseopt as so
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+
+
+class Run:
+    def __init__(self) -> None:
+        self.model = network()
+        self.topology = so.sparsify(self.model, 0.8, seed=1)
+        adam = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.optimizer = so.SparseOpt(adam, self.topology, so.RigL(total_steps=60, every=5))
+        self.ema = so.average(self.model, self.topology, decay=0.9)
+
+    def train(self, steps: range) -> None:
+        for step in steps:
+            draw = so.topology.generator(0, step)
+            x = torch.randn(64, 20, generator=draw)
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(x), x[:, :4].argmax(1)).backward()
+            self.optimizer.step()
+            self.ema.update_parameters(self.model)
+
+    def parts(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer, "ema": self.ema}
+
+
+def test_train_average_checkpoint_deploy() -> None:
+    run = Run()
+    run.train(range(20))
+    file = io.BytesIO()
+    torch.save({name: part.state_dict() for name, part in run.parts().items()}, file)
+    run.train(range(20, 40))
+
+    again = Run()
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    for name, part in again.parts().items():
+        part.load_state_dict(saved[name])
+    again.train(range(20, 40))
+    for one, other in zip(run.ema.parameters(), again.ema.parameters(), strict=True):
+        assert torch.equal(one, other), "a resumed average is the same average"
+
+    for name, mask in run.topology.masks.items():
+        averaged = run.ema.module.get_parameter(name)
+        assert not averaged.detach()[~mask].any()
+        assert averaged.detach()[mask].any()
+
+    deployed = network()  # an ordinary network takes the averaged weights
+    deployed.load_state_dict(run.ema.module.state_dict())
+    topology = so.sparsify(deployed, masks=dict(run.topology.masks))
+    assert topology.active() == run.topology.active()
+    x = torch.randn(500, 20, generator=torch.Generator().manual_seed(9))
+    with torch.no_grad():
+        accuracy = (deployed.eval()(x).argmax(1) == x[:, :4].argmax(1)).float().mean()
+    assert accuracy > 0.5  # chance: 0.25
+
+
+def test_it_is_the_exponential_average() -> None:
+    model = nn.Linear(2, 1, bias=False).double()
+    topology = so.sparsify(model, masks={"weight": torch.tensor([[True, False]])})
+    ema = so.average(model, topology, decay=0.75)
+    values = []
+    for weight in (4.0, 8.0):
+        with torch.no_grad():
+            model.weight[0, 0] = weight
+        ema.update_parameters(model)
+        values.append(ema.module.weight.tolist())
+    assert values == [[[4, 0]], [[0.75 * 4 + 0.25 * 8, 0]]]
+
+
+def test_what_cannot_be_averaged_is_refused() -> None:
+    model, other = network(), network()
+    topology = so.sparsify(model, 0.5)
+    with pytest.raises(ValueError, match=r"the topology is of another model: this one has no 0\.weight"):
+        so.average(other, topology)
+    with pytest.raises(ValueError, match=r"decay must be in \[0, 1\), got 1"):
+        so.average(model, topology, decay=1)
+    packed = network()
+    with pytest.raises(ValueError, match="an average needs dense storage"):
+        so.average(packed, so.sparsify(packed, 0.5, storage="packed"))
+
+
+def test_semi_structured_tensors_are_refused_without_cuda() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    topology = so.sparsify(model, masks="2:4")
+    with pytest.raises(
+        ValueError, match="semi-structured tensors run on CUDA devices only, and the model is on cpu"
+    ):
+        so.kernels.to_semi_structured(model, topology)
+    dense = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    with pytest.raises(ValueError, match="no Linear layer is 2:4 sparse"):
+        so.kernels.to_semi_structured(dense, so.sparsify(dense, 0.0))

@@ -49,6 +49,11 @@ def average(model: nn.Module, topology: Topology, decay: float = 0.999) -> Spars
     Call `update_parameters(model)` after every step. `average.module` is the averaged network, `state_dict` and
     `load_state_dict` make it part of a checkpoint. Buffers, such as BatchNorm's statistics, are the model's own; see
     `torch.optim.swa_utils.update_bn`.
+
+    Args:
+        model: the network that is trained.
+        topology: what `sparsify` returned for it, in dense storage.
+        decay: what the average keeps of itself at an update.
     """
     if not 0 <= decay < 1:
         raise ValueError(f"decay must be in [0, 1), got {decay}")

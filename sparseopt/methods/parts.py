@@ -13,7 +13,7 @@ from torch import Tensor
 from sparseopt.methods.method import Method
 from sparseopt.topology.selection import take_lowest
 
-PART = 1 << 20  # entries
+PART = 1 << 18  # entries
 
 
 def next_index(
@@ -26,24 +26,22 @@ def next_index(
     generator: torch.Generator,
 ) -> Tensor:
     """`next_mask` by flat positions, ascending: of the active weights before (with their values) and after."""
-    position, values = index.long(), values.view(-1)
-    count = math.floor(fraction * position.numel())
-    if count == 0 or position.numel() == size:
+    values = values.view(-1)
+    count = math.floor(fraction * index.numel())
+    if count == 0 or index.numel() == size:
         return index.clone()
     flat = None if grad is None else grad.reshape(-1)
-    score = method.drop_score(values, None if flat is None else flat[position], generator)
-    kept = position[~take_lowest(score, torch.ones_like(score, dtype=torch.bool), count)]
+    score = method.drop_score(values, None if flat is None else flat[index], generator)
+    kept = index[~take_lowest(score, torch.ones_like(score, dtype=torch.bool), count)]
 
     def grow_score(start: int, stop: int) -> Tensor:
-        first, last = torch.searchsorted(
-            position, torch.tensor([start, stop], device=position.device)
-        ).tolist()
+        first, last = torch.searchsorted(index, index.new_tensor([start, stop])).tolist()
         weight = values.new_zeros(stop - start)
-        weight[position[first:last] - start] = values[first:last]
+        weight[index[first:last] - start] = values[first:last]
         return method.grow_score(weight, None if flat is None else flat[start:stop], generator)
 
     grown = highest_outside(grow_score, size, kept, count)
-    return torch.cat([kept, grown]).sort().values.to(index)
+    return torch.cat([kept, grown]).sort().values
 
 
 def in_parts(method: Method) -> bool:
@@ -58,13 +56,13 @@ def highest_outside(score_of: Callable[[int, int], Tensor], size: int, taken: Te
     for start in range(0, size, PART):
         stop = min(start + PART, size)
         low = torch.nan_to_num(-score_of(start, stop), nan=math.inf, posinf=math.inf, neginf=-math.inf)
-        first, last = torch.searchsorted(taken, torch.tensor([start, stop], device=taken.device)).tolist()
+        first, last = torch.searchsorted(taken, taken.new_tensor([start, stop])).tolist()
         free = torch.ones_like(low, dtype=torch.bool)
         free[taken[first:last] - start] = False
         if scores is not None and scores.numel() == count:
             free &= low < scores.amax()
         found = free.nonzero().view(-1)
-        best = torch.cat([best, found + start])
+        best = torch.cat([best, (found + start).to(best)])
         scores = low[found] if scores is None else torch.cat([scores, low[found]])
         if scores.numel() > count:
             chosen = take_lowest(scores, torch.ones_like(scores, dtype=torch.bool), count)

@@ -184,7 +184,8 @@ class Packed:
     @torch.no_grad()
     def replace(self, new: Tensor, tensors: Iterable[Tensor] = (), *, start: bool = False) -> None:
         new = self._as_index(new)
-        slot = torch.searchsorted(new, self.index).clamp_(max=max(new.numel() - 1, 0))
+        slot = torch.searchsorted(new, self.index, out_int32=new.dtype == torch.int32)
+        slot.clamp_(max=max(new.numel() - 1, 0))
         stays = new[slot] == self.index
         to = slot[stays]
         for tensor in list(tensors) or [self.parameter.detach()]:

@@ -41,9 +41,14 @@ def geometry(channels: int, width: int, border: int, lanes: int) -> Geometry:
 def lists(group: Tensor, groups: int, offset: Tensor) -> Pattern:
     """Sort weights by group, keeping their order within a group."""
     order = torch.argsort(group, stable=True)
+    return Pattern(starts(group, groups), offset[order].int().contiguous(), order.int())
+
+
+def starts(group: Tensor, groups: int) -> Tensor:
+    """Where the list of each group begins, and where the last one ends."""
     start = torch.zeros(groups + 1, dtype=torch.int32, device="cpu")
     start[1:] = torch.bincount(group, minlength=groups).cumsum(0)
-    return Pattern(start, offset[order].int().contiguous(), order.int())
+    return start
 
 
 def positions(mask: Tensor) -> Tensor:
@@ -76,10 +81,11 @@ def conv_backward(
 
 
 def linear_forward(position: Tensor, shape: torch.Size) -> Pattern:
-    out, into = coordinates(position, shape)
-    return lists(out, shape[0], into)
+    """The order is that of memory, and is not kept."""
+    out, into = position // shape[1], position % shape[1]
+    return Pattern(starts(out, shape[0]), into, position[:0])
 
 
 def linear_backward(position: Tensor, shape: torch.Size) -> Pattern:
-    out, into = coordinates(position, shape)
-    return lists(into, shape[1], out)
+    order = (position % shape[1]).argsort(stable=True).int()
+    return Pattern(starts(position % shape[1], shape[1]), position[order] // shape[1], order)

@@ -72,7 +72,8 @@ def main() -> None:
         return
     layer = 4 * options.width**2 / MEGA
     print(
-        f"largest memory beyond the imports, MB; the largest layer is {layer:.0f} MB dense, in float32", flush=True
+        f"largest memory beyond the imports, MB; the largest layer is {layer:.0f} MB dense, in float32",
+        flush=True,
     )
     print(f"{'storage':<8} {'method':<6} {'between':>10} {'at an update':>12}", flush=True)
     for storage in ("packed", "dense"):

@@ -8,7 +8,9 @@ A new mask (`new` below) is a tensor of bools of the layer's shape or, where tha
 active weights in ascending order.
 """
 
+import weakref
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -131,6 +133,9 @@ class Packed:
     def __init__(self, layer: Layer, parameter: nn.Parameter, scatter: Scatter) -> None:
         self.layer, self.parameter, self.scatter = layer, parameter, scatter
         self.ever = self.bits()
+        self.followers: list[
+            tuple[weakref.ref[Scatter], weakref.ref[nn.Parameter]]
+        ] = []  # copies that move along
 
     @property
     def index(self) -> Tensor:
@@ -189,11 +194,21 @@ class Packed:
         stays = new[slot] == self.index
         to = slot[stays]
         for tensor in list(tensors) or [self.parameter.detach()]:
-            kept = tensor.view(-1)[stays]
-            tensor.zero_().view(-1)[to] = kept
+            _move(tensor, stays, to)
+        self._lead(stays, to, new)
         self.index.copy_(new)
         self.ever = self.bits() if start else self.ever | self.bits()
         self.apply()
+
+    def _lead(self, stays: Tensor, to: Tensor, new: Tensor) -> None:
+        for copied, values in self.followers:
+            scatter, parameter = copied(), values()
+            if scatter is not None and parameter is not None and torch.equal(scatter.index, self.index):
+                _move(parameter.detach(), stays, to)
+                scatter.index.copy_(new)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "followers": []}
 
     @torch.no_grad()
     def load(self, mask: Tensor, ever: Tensor) -> None:
@@ -218,6 +233,12 @@ class Packed:
 
     def _as_index(self, new: Tensor) -> Tensor:
         return (as_index(new) if new.dtype == torch.bool else new).to(self.index)
+
+
+def _move(tensor: Tensor, stays: Tensor, to: Tensor) -> None:
+    """Let the entries that stay go to their new slots; all others are zero."""
+    kept = tensor.view(-1)[stays]
+    tensor.zero_().view(-1)[to] = kept
 
 
 Storage = Dense | Packed

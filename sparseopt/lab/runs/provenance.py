@@ -22,6 +22,7 @@ DECISIVE = (
     "threads",
     "ranks",
     "accelerate",
+    "storage",
     "on_kernels",
 )
 """What may change the numbers of a run besides its settings."""

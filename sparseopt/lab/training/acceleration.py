@@ -11,6 +11,15 @@ from sparseopt.lab.data import Pipeline
 from sparseopt.lab.system.ranks import Ranks
 
 Accelerate = Literal["auto", "on", "off"]
+Storage = Literal["dense", "packed"]
+
+
+def choose_storage(asked: Storage | None, accelerate: Accelerate, method: so.Method) -> Storage:
+    """What was asked for; else packed where all sparse layers are to run on the kernels, and the method can work on it."""
+    if asked is not None:
+        return asked
+    fits = not method.changes_counts() and not isinstance(method, so.methods.WeightMethod)
+    return "packed" if accelerate == "on" and fits else "dense"
 
 
 def put_on_kernels(

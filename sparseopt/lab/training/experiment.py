@@ -22,7 +22,7 @@ from sparseopt.lab.data import Pipeline, pipeline
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.models import CifarResNet, ResNet50, mlp, timm_model
 from sparseopt.lab.system.ranks import ALONE, Ranks
-from sparseopt.lab.training.acceleration import Accelerate, put_on_kernels
+from sparseopt.lab.training.acceleration import Accelerate, Storage, choose_storage, put_on_kernels
 from sparseopt.lab.training.methods import build_method
 
 OPTIMIZERS: dict[OptimizerName, Any] = {
@@ -83,6 +83,7 @@ def build(
     data_dir: Path | None = None,
     ranks: Ranks = ALONE,
     accelerate: Accelerate = "off",
+    storage: Storage | None = None,
     on_kernels: Sequence[str] | None = None,
 ) -> Experiment:
     """Load the data and make the network, its masks and its optimizer, all decided by the configuration.
@@ -105,7 +106,8 @@ def build(
         model = build_model(config, data.shape, data.classes).to(device)
         if config.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        topology = build_topology(config, model)
+        kept = choose_storage(storage, accelerate, build_method(config, total_steps))
+        topology = build_topology(config, model, kept)
         optimizer = build_optimizer(config, model, topology, total_steps)
     except ValueError as error:  # the library's, which name the option and the remedy
         raise UserError(str(error)) from error
@@ -137,7 +139,7 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> nn.Modu
         return CifarResNet(depth, classes, width=config.width, shortcut=config.shortcut)
 
 
-def build_topology(config: Config, model: nn.Module) -> so.Topology | None:
+def build_topology(config: Config, model: nn.Module, storage: Storage = "dense") -> so.Topology | None:
     """Make the network sparse, unless it is to stay dense."""
     if config.method == "dense":
         return None
@@ -151,7 +153,8 @@ def build_topology(config: Config, model: nn.Module) -> so.Topology | None:
         exclude=exclude,
         seed=config.seed,
     )
-    return so.sparsify(model, sparsity, masks=masks, include=include, exclude=exclude, seed=config.seed)
+    chosen: dict[str, Any] = {"include": include, "exclude": exclude, "storage": storage}
+    return so.sparsify(model, sparsity, masks=masks, seed=config.seed, **chosen)
 
 
 def build_optimizer(

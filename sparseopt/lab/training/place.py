@@ -8,7 +8,7 @@ import torch
 
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.system.ranks import local_rank
-from sparseopt.lab.training.acceleration import Accelerate
+from sparseopt.lab.training.acceleration import Accelerate, Storage
 from sparseopt.lab.training.trackers import Tracker
 
 
@@ -25,6 +25,9 @@ class Place:
     accelerate: Accelerate = "off"
     """Train sparse layers on sparse CPU kernels, which round in another order: always, never, or (auto) where they are faster,
     which is measured before the first step."""
+    storage: Storage | None = None
+    """Keep weights as dense tensors with zeros, or packed, as their active values alone (docs/storage.md). None: packed with
+    --accelerate on where the method allows it, else dense; a run that goes on keeps the storage it began with."""
     tracker: tuple[Tracker, ...] = ("tensorboard",)
     """Where the curves go besides the run's folder, one or several; --tracker alone: nowhere. mlflow and wandb are extras."""
     checkpoint_seconds: float = 30.0

@@ -33,7 +33,7 @@ from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.system.files import read_json, write_bytes, write_json
 from sparseopt.lab.system.interrupt import StopRequest
 from sparseopt.lab.system.ranks import ALONE, Ranks
-from sparseopt.lab.training.acceleration import Accelerate
+from sparseopt.lab.training.acceleration import Accelerate, Storage
 from sparseopt.lab.training.experiment import Experiment, build
 from sparseopt.lab.training.trackers import Tracker, trackers
 from sparseopt.lab.training.trainer import Diverged, Observer, Trainer
@@ -64,6 +64,7 @@ def train(
     checkpoint_seconds: float = 30.0,
     ranks: Ranks = ALONE,
     accelerate: Accelerate = "off",
+    storage: Storage | None = None,
     tracker: Sequence[Tracker] = ("tensorboard",),
 ) -> Summary:
     """Train, or go on training, or report what has been trained already.
@@ -72,10 +73,11 @@ def train(
     called again; checkpoints are written after every epoch and every `checkpoint_seconds`. Without one,
     nothing is written. With several `ranks`, all of them call; the first one writes and is observed. With
     `accelerate`, sparse layers train on sparse CPU kernels, which round in another order. The metrics of a run
-    with a folder also go to each `tracker`.
+    with a folder also go to each `tracker`. `storage` keeps weights dense or packed; None decides by `accelerate`.
     """
     if out is None:
-        trainer = Trainer(build(config, device=device, data_dir=data_dir, ranks=ranks, accelerate=accelerate))
+        place: dict[str, Any] = {"device": device, "data_dir": data_dir, "ranks": ranks}
+        trainer = Trainer(build(config, accelerate=accelerate, storage=storage, **place))
         trainer.run(observers)
         return Summary(config, trainer.rows, summarise(trainer), trainer.experiment)
     run = RunDir(out)
@@ -89,6 +91,7 @@ def train(
             data_dir=data_dir,
             ranks=ranks,
             accelerate=accelerate,
+            storage=ranks.first_does(lambda: _storage(run, storage)),
             on_kernels=ranks.first_does(lambda: _on_kernels(run)),
         )
         if ranks.first:
@@ -103,6 +106,8 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
     experiment, last = trainer.experiment, trainer.rows[-1]
     topology = experiment.topology
     weights = sum(p.numel() for p in experiment.model.parameters() if p.dim() > 1)
+    if topology is not None and topology.kind() == "packed":
+        weights += topology.size() - topology.active()
     return {
         **{name: value for name, value in last.items() if name != "epoch"},
         "epochs": last["epoch"],
@@ -163,6 +168,7 @@ def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, 
         **environment(experiment.device),
         "ranks": experiment.ranks.size,
         "accelerate": accelerate,
+        "storage": "dense" if experiment.topology is None else experiment.topology.kind(),
         "on_kernels": list(so.kernels.accelerated_layers(experiment.model)),
     }
 
@@ -170,6 +176,17 @@ def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, 
 def _on_kernels(run: RunDir) -> list[str] | None:
     """The layers that ran on the sparse kernels when the run began; None if it has not begun."""
     return read_json(run.config_file).get("on_kernels") if run.config_file.exists() else None
+
+
+def _storage(run: RunDir, asked: Storage | None) -> Storage | None:
+    """The storage a run began with, which its checkpoints are of; what is asked for, if it has not begun."""
+    began = read_json(run.config_file).get("storage") if run.config_file.exists() else None
+    if began is not None and asked is not None and began != asked:
+        raise UserError(
+            f"{run.path} holds a run with --storage {began}, and goes on in that; leave --storage {asked} out, or choose "
+            "another --out"
+        )
+    return began or asked
 
 
 def _record(run: RunDir, experiment: Experiment, accelerate: Accelerate) -> None:

@@ -1,0 +1,171 @@
+"""A model in packed storage is to its user the model it was: names, shapes, copies, files, ties."""
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+import sparseopt as so
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 6, 2, groups=2), nn.Flatten(), nn.Linear(294, 5)
+    )
+
+
+def pair(**options: Any) -> list[tuple[nn.Sequential, so.Topology]]:
+    made = []
+    for storage in ("packed", "dense"):
+        model = network()
+        made.append((model, so.sparsify(model, 0.8, storage=storage, **options)))  # pyright: ignore[reportArgumentType]
+    return made
+
+
+X = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_it_is_the_dense_model_in_all_that_can_be_read() -> None:
+    (packed, topology), (dense, reference) = pair(init="sparse")
+    assert torch.equal(packed(X), dense(X))
+    assert topology.summary() == reference.summary()
+    assert topology.itop_rate() == reference.itop_rate()
+    for name in reference.layers:
+        assert torch.equal(topology.masks[name], reference.masks[name])
+        assert torch.equal(topology.fan_in(name), reference.fan_in(name))
+        assert torch.equal(topology.weight(name), reference.weight(name))
+    torch.testing.assert_close(
+        topology.state_dict()["layers"], reference.state_dict()["layers"], rtol=0, atol=0
+    )
+
+
+def test_states_go_both_ways() -> None:
+    (packed, _), (dense, _) = pair()
+    assert list(packed.state_dict()) == list(dense.state_dict())
+    torch.testing.assert_close(packed.state_dict(), dense.state_dict(), rtol=0, atol=0)
+    fresh = network(seed=1)
+    fresh.load_state_dict(packed.state_dict(), strict=True)
+    assert torch.equal(fresh(X), packed(X))
+    changed = {name: 2 * each for name, each in dense.state_dict().items()}
+    file = io.BytesIO()
+    torch.save(changed, file)
+    file.seek(0)
+    packed.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    torch.testing.assert_close(packed.state_dict(), changed, rtol=0, atol=0)
+
+
+def test_what_a_state_has_outside_the_masks_waits_for_its_masks() -> None:
+    """Loaded before the masks it goes with, a state loses nothing; without them, it is cut to the masks in force."""
+    (packed, topology), (_, reference) = pair(seed=0)
+    other = network(seed=2)
+    its_topology = so.sparsify(other, 0.8, seed=9)
+    packed.load_state_dict(other.state_dict())
+    inside = other.state_dict()["4.weight"] * reference.masks["4.weight"]
+    assert torch.equal(packed.state_dict()["4.weight"], inside)
+    topology.load_state_dict(its_topology.state_dict())
+    torch.testing.assert_close(packed.state_dict(), other.state_dict(), rtol=0, atol=0)
+
+
+def test_states_that_do_not_fit_are_refused_by_torch() -> None:
+    (packed, _), _ = pair()
+    state = packed.state_dict()
+    with pytest.raises(RuntimeError, match=r"4\.weight|4\.parametrizations"):
+        packed.load_state_dict({name: each for name, each in state.items() if name != "4.weight"})
+    with pytest.raises(RuntimeError, match=r"4\.weight|4\.parametrizations"):
+        packed.load_state_dict(state | {"4.weight": torch.zeros(5, 7)})
+
+
+def test_tied_weights_stay_tied() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x))
+
+    torch.manual_seed(0)
+    dense = Tied()
+    packed = copy.deepcopy(dense)
+    reference, topology = so.sparsify(dense, 0.5), so.sparsify(packed, 0.5, storage="packed")
+    assert len(topology.layers) == 1
+    assert len(list(packed.parameters())) == 3
+    x = torch.randn(3, 6)
+    for model in (dense, packed):
+        model(x).square().sum().backward()
+    assert torch.equal(packed(x), dense(x))
+    grad = topology.parameters["a.weight"].grad
+    expected = reference.parameters["a.weight"].grad
+    assert grad is not None
+    assert expected is not None
+    torch.testing.assert_close(grad.view(-1), expected[reference.masks["a.weight"]])
+
+
+def test_attention() -> None:
+    torch.manual_seed(0)
+    dense = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    packed = copy.deepcopy(dense)
+    so.sparsify(dense, 0.7)
+    topology = so.sparsify(packed, 0.7, storage="packed")
+    assert "self_attn.in_proj_weight" in topology.layers
+    x = torch.randn(2, 5, 16)
+    assert torch.equal(packed(x), dense(x))
+    with torch.no_grad():
+        torch.testing.assert_close(packed.eval()(x), dense.eval()(x))
+
+
+def test_recurrent_layers_are_refused_by_name() -> None:
+    model = nn.LSTM(6, 6)
+    with pytest.raises(ValueError, match=r"storage='dense'"):
+        so.sparsify(model, 0.5, storage="packed")
+    so.sparsify(model, 0.5)
+
+
+def test_a_second_sparsify_is_refused() -> None:
+    (packed, _), _ = pair()
+    with pytest.raises(ValueError, match="sparse already"):
+        so.sparsify(packed, 0.5)
+    with pytest.raises(ValueError, match="storage must be"):
+        so.sparsify(network(), 0.5, storage="sparse")  # pyright: ignore[reportArgumentType]
+
+
+def test_an_average_of_the_weights() -> None:
+    """Of masks that stay, as it is; of masks that move, once the topology knows it."""
+    runs = []
+    for model, topology in pair():
+        sgd = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer = so.SparseOpt(sgd, topology, so.RigL(total_steps=100, every=4))
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        topology.follow(average)
+        first = {name: mask.clone() for name, mask in topology.masks.items()}
+        for _ in range(9):
+            optimizer.zero_grad()
+            model(X).square().mean().backward()
+            optimizer.step()
+            average.update_parameters(model)
+            for name, mask in topology.masks.items():
+                first[name] &= mask
+        runs.append((average, topology, first))
+    (ours, topology, stayed), (reference, _, _) = runs
+    assert topology.version == 2
+    its = reference.state_dict()
+    for name, value in ours.state_dict().items():
+        mask = stayed.get(name.removeprefix("module."))
+        if mask is not None:
+            assert not value[~topology.masks[name.removeprefix("module.")]].any()
+            value, its[name] = value[mask], its[name][mask]
+        torch.testing.assert_close(value, its[name])
+
+
+def test_the_model_moves_with_its_index() -> None:
+    (packed, topology), _ = pair()
+    packed.double()
+    assert packed[4].weight.dtype == torch.float64
+    assert not topology.storage["4.weight"].index.is_floating_point()  # pyright: ignore[reportAttributeAccessIssue]
+    assert packed(X.double()).dtype == torch.float64

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import sparseopt as so
+from sparseopt.kernels.frozen.tensorfile import decode, encode
 from sparseopt.lab.models.resnet_cifar import CifarResNet
 
 
@@ -116,3 +117,34 @@ def test_a_sparse_model_is_not_filled_anew(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sparse already"):
         so.load(tmp_path / "packed", model)
     assert torch.equal(model[0].weight, before)  # pyright: ignore
+
+
+def test_the_files_are_safetensors_to_the_byte_and_back(tmp_path: Path) -> None:
+    """Written here and read by the library, and the other way round."""
+    tensors = {
+        "floats": torch.randn(3, 5),
+        "halves": torch.randn(7).bfloat16(),
+        "bytes": torch.arange(3, dtype=torch.uint8),
+        "none": torch.zeros(0, 4),
+        "number": torch.tensor(3),
+    }
+    (tmp_path / "ours").write_bytes(encode(tensors, {"format": "a"}))
+    theirs = load_file(tmp_path / "ours")
+    save_file(tensors, tmp_path / "theirs", {"format": "a"})
+    ours, metadata = decode(tmp_path / "theirs")
+    assert metadata == {"format": "a"}
+    for name, tensor in tensors.items():
+        for found in (ours[name], theirs[name]):
+            assert found.dtype == tensor.dtype
+            assert torch.equal(found, tensor)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 8, 20, 100, -1])
+def test_files_that_are_cut_off_are_refused(tmp_path: Path, kept: int) -> None:
+    data = encode({"a": torch.ones(40), "b": torch.ones(3)}, {})
+    (tmp_path / "cut").write_bytes(data[:kept])
+    with pytest.raises(ValueError, match="not a file of tensors"):
+        decode(tmp_path / "cut")
+    (tmp_path / "cut").write_bytes(data + b"more")
+    with pytest.raises(ValueError, match="not a file of tensors"):
+        decode(tmp_path / "cut")

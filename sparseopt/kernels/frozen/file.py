@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from sparseopt.kernels.frozen.tensorfile import decode, encode
 from sparseopt.topology import Topology, sparsify
 from sparseopt.topology.bits import pack, unpack
 
@@ -91,8 +92,6 @@ def _kind(tensor: Tensor) -> tuple[bool, bool]:
 
 def write(state: Mapping[str, Tensor], masks: Mapping[str, Tensor], path: str | Path) -> None:
     """Write a state whose tensors named in `masks` are zero outside their mask."""
-    from safetensors.torch import save as encoded
-
     tensors: dict[str, Tensor] = {}
     for name, tensor in state.items():
         tensor = tensor.detach().cpu()
@@ -107,18 +106,14 @@ def write(state: Mapping[str, Tensor], masks: Mapping[str, Tensor], path: str | 
     if missing:
         raise ValueError(f"masks of tensors that are not in the state: {', '.join(missing)}")
     shapes = {name: list(mask.shape) for name, mask in masks.items()}
-    Path(path).write_bytes(encoded(tensors, {"format": FORMAT, "shapes": json.dumps(shapes)}))
+    Path(path).write_bytes(encode(tensors, {"format": FORMAT, "shapes": json.dumps(shapes)}))
 
 
 def read(path: str | Path) -> Contents:
     """The dense state and the masks in a file."""
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
-        if metadata.get("format") != FORMAT:
-            raise ValueError(f"{path} has format {metadata.get('format')!r}; this version reads {FORMAT!r}")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    tensors, metadata = decode(path)
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {metadata.get('format')!r}; this version reads {FORMAT!r}")
     masks = {name: _mask(tensors, name, shape, path) for name, shape in _shapes(metadata, path).items()}
     state = {name: _dense(tensors, name, mask, path) for name, mask in masks.items()}
     return Contents({**tensors, **state}, masks)

@@ -20,6 +20,7 @@ from sparseopt.kernels.frozen.description import Convs, ConvStep, End, Head, Lin
 from sparseopt.kernels.frozen.operations import FUNCTIONS, NAMES, as_function, passes_through, run_method
 from sparseopt.kernels.frozen.pool import FrozenPool
 from sparseopt.kernels.frozen.region import FrozenRegion
+from sparseopt.kernels.frozen.tensorfile import decode, encode
 from sparseopt.topology.bits import pack, unpack
 
 FORMAT = "sparseopt-engine-1"
@@ -183,8 +184,6 @@ def _name(target: Any) -> str:
 
 def write(program: "nn.Module | Saved", notes: Mapping[str, Any], path: str | Path) -> None:
     """`notes`: what the engine says of itself, as JSON."""
-    from safetensors.torch import save_file
-
     if isinstance(program, Saved):
         tensors, operations = program.tensors, program.operations
     elif not isinstance(program, GraphModule):
@@ -192,11 +191,8 @@ def write(program: "nn.Module | Saved", notes: Mapping[str, Any], path: str | Pa
     else:
         writer = _Writer(program)
         operations, tensors = writer.write(), writer.tensors
-    save_file(
-        tensors,
-        path,
-        {"format": FORMAT, "operations": json.dumps(operations), "notes": json.dumps(dict(notes))},
-    )
+    notes_and_operations = {"operations": json.dumps(operations), "notes": json.dumps(dict(notes))}
+    Path(path).write_bytes(encode(tensors, {"format": FORMAT, **notes_and_operations}))
 
 
 # ---- reading
@@ -302,13 +298,9 @@ class Saved:
 
 def read(path: str | Path) -> tuple[Saved, dict[str, Any]]:
     """The program and the notes of a file. Raises `ValueError` for anything that is not an engine."""
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except SafetensorError as error:
+        tensors, metadata = decode(path)
+    except ValueError as error:
         raise ValueError(f"{path} is not an engine: {error}") from error
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path} has format {metadata.get('format')!r}; this version reads {FORMAT!r}")

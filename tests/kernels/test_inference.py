@@ -341,3 +341,14 @@ class Heavy(nn.Module):
         x = torch.relu(self.a(x))
         x = torch.relu(self.b(x) + self.p(x))
         return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+
+
+def test_images_of_many_sizes() -> None:
+    """More than are measured, and than are kept."""
+    torch.manual_seed(0)
+    model = CifarResNet(8, 10, width=0.5)
+    topology = so.sparsify(model, 0.8)
+    engine = so.compile_inference(trained(model, torch.randn(4, 3, 16, 16)), topology)
+    sizes = [(size, 50 - size) for size in range(8, 42, 2)]
+    for size in sizes + sizes[::-1]:
+        assert agree(engine, model, torch.randn(2, 3, *size))

@@ -85,7 +85,7 @@ class Arenas {
   }
   size_t kept_for_largest() const { return largest_ / 16; }
 
-  static constexpr size_t kKeep = size_t(16) << 20;  // bytes that do not count
+  static constexpr size_t kKeep = size_t(1) << 20;  // bytes that do not count
   std::mutex mutex_;
   std::vector<Arena> free_;  // the one used last is the last
   size_t largest_ = 0;

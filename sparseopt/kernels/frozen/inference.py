@@ -138,8 +138,8 @@ def replace_linears(model: nn.Module) -> bool:
     return found
 
 
-def _only(chain: FrozenChain, x: Tensor) -> Tensor:
-    return chain(x)[0]
+def _only(chain: FrozenChain, input: Tensor) -> Tensor:
+    return chain(input)[0]
 
 
 def worthwhile(frozen: Any, reasons: dict[str, str]) -> bool:

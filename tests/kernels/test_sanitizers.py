@@ -1,4 +1,4 @@
-"""A small set of shapes under the address and undefined-behaviour sanitizers."""
+"""The kernels under the address and undefined-behaviour sanitizers: a small set of shapes, and arguments that do not fit."""
 
 import os
 import subprocess
@@ -60,6 +60,91 @@ print("clean")
 """
 
 
+# Every call that fits, and the same with one argument changed at random: refused, or harmless.
+WRONG_ARGUMENTS = """
+import random, torch
+from sparseopt.kernels.native.build import operators
+
+ops = operators()
+lanes = ops.lanes()
+generator = random.Random(0)
+
+
+def image(channels=3, height=4, width=5, border=1):
+    return torch.zeros(2, height + 2 * border, channels, width + 2 * border, lanes)
+
+
+def tiles(features):
+    return torch.zeros(2, 1, features, 1, lanes)
+
+
+def f(*sizes):
+    return torch.zeros(*sizes)
+
+
+def d(*sizes):
+    return torch.zeros(*sizes, dtype=torch.float64)
+
+
+samples = lanes + 1
+position = torch.tensor([0, 5, 11], dtype=torch.int32)
+norm, plain = f(3, 3), image(border=0)
+source = (plain, norm, image(2, 8, 10, 0), 0, f(3, 2), 2, 1, True)
+CALLS = {
+    "pack": (f(samples, 3, 4, 5), image(), 1),
+    "unpack": (image(), 1, f(samples, 3, 4, 5)),
+    "pool_forward": (image(), 1, f(samples, 3)),
+    "pool_backward": (f(samples, 3), image(), 1, True),
+    "make_activation": (*source, image(), 1),
+    "shortcut_backward": (image(), 1, 2, 1, image(2, 8, 9, 0), 0, False),
+    "finish_gradient": (image(), 1, image(border=2), 2, plain, norm, samples, d(2, 3)),
+    "tile_samples": (f(samples, 3), tiles(3)),
+    "untile_samples": (tiles(3), f(samples, 3)),
+    "sum_features": (tiles(3), samples, d(2, 3)),
+    "normalise": (tiles(3), norm, True, tiles(3)),
+    "sum_gradients": (tiles(3), tiles(3), norm, tiles(3), d(2, 3)),
+    "normalise_backward": (tiles(3), f(4, 3), samples, tiles(3)),
+    "batch_norm_forward": (d(2, 3), f(3), 9, f(3), f(3), 1e-5, f(3), f(3), 0.1, d(2, 3), norm),
+    "batch_norm_backward": (d(2, 3), 9, d(2, 3), f(3), f(4, 3), f(2, 3)),
+    "gather": ([f(3, 4)], [position], [f(3)], [f(3)]),
+    "scatter": ([f(3)], [position], [f(3, 4)]),
+}
+
+
+def changed(value):
+    if isinstance(value, list):
+        return [changed(each) for each in value]
+    if isinstance(value, bool) or value is None or isinstance(value, float):
+        return value
+    if isinstance(value, int):
+        return value + generator.choice((-2, -1, 1, 2, 1000))
+    sizes = list(value.shape)
+    at = generator.randrange(len(sizes))
+    sizes[at] = max(0, sizes[at] + generator.choice((-1, 1, -sizes[at], 7)))
+    other = torch.zeros(sizes, dtype=value.dtype)
+    return generator.choice((other, value.half(), value.transpose(0, -1), other.flatten(), value.flatten()[1:]))
+
+
+refused = harmless = 0
+for name, arguments in CALLS.items():
+    call = getattr(ops, name)
+    call(*arguments)
+    for _ in range(150):
+        wrong = list(arguments)
+        at = generator.randrange(len(wrong))
+        wrong[at] = changed(wrong[at])
+        if (name, at) in (("gather", 0), ("scatter", 2)):
+            continue  # what positions point at is trusted
+        try:
+            call(*wrong)
+            harmless += 1
+        except (RuntimeError, ValueError, IndexError):
+            refused += 1
+assert refused > 4 * harmless, (refused, harmless)
+print("clean")
+"""
+
+
 def asan() -> Path | None:
     """The runtime that has to be loaded before Python's own allocations."""
     try:
@@ -73,8 +158,9 @@ def asan() -> Path | None:
     return path if path.is_absolute() else None
 
 
+@pytest.mark.parametrize("code", [SHAPES, WRONG_ARGUMENTS], ids=["shapes", "wrong arguments"])
 @pytest.mark.skipif(asan() is None, reason="needs a compiler with the address sanitizer")
-def test_no_memory_error_and_no_undefined_behaviour() -> None:
+def test_no_memory_error_and_no_undefined_behaviour(code: str) -> None:
     environment = {
         **os.environ,
         "SPARSEOPT_KERNELS": f"{levels.chosen()}{compiler.SANITIZED}",
@@ -83,6 +169,6 @@ def test_no_memory_error_and_no_undefined_behaviour() -> None:
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
     run = subprocess.run(
-        [sys.executable, "-c", SHAPES], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
     )
     assert run.stdout == "clean\n", run.stderr[-3000:]

@@ -122,6 +122,7 @@ class Operators:
         layout = self._layout
         of_output, read = layout.image(g, g_border), layout.image(input, input_border)
         require(read.blocks == of_output.blocks == layout.blocks(samples), "the batch is another one")
+        require(dz_border >= 0 and stride in (1, 2), "stride 1 or 2")
         channels, weights = read.channels, values.numel()
         added = NONE if shortcut is None else layout.image(shortcut, shortcut_border)
         if shortcut is not None:
@@ -142,7 +143,6 @@ class Operators:
             optional(input_z_norm, FLOAT, 3, channels),
         )
         require(input_z is None or input_z_norm is not None, "the sums over z need its mean")
-        require(dz_border >= 0 and stride in (1, 2), "stride 1 or 2")
         pattern = _pattern(values, start, offset, stride * stride * channels)
         _run(
             self._library.sparseopt_conv_backward,
@@ -209,7 +209,8 @@ class Operators:
     ) -> None:
         found, target = self._layout.image(g, g_border), self._layout.image(to, to_border)
         require(
-            found.blocks == target.blocks
+            stride > 0
+            and found.blocks == target.blocks
             and offset >= 0
             and offset + target.channels <= found.channels
             and (target.height - 1) // stride < found.height

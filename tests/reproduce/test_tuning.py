@@ -106,7 +106,7 @@ def test_what_is_missing_is_waited_for(trained: Callable[..., Tuning]) -> None:
     assert (search.done, len(search.configs())) == (4, 6)  # nothing further out before
     assert set(search.chosen.values()) == {(("lr", 0.1),)}
     table = tuning_table(search)
-    assert table.rows[0][-1] == "lr 0.1 (the smallest lr tried) so far"
+    assert table.rows[0][-1] == "lr 0.1 so far"
     assert any("2 of 6 runs are missing" in note for note in table.notes)
 
 

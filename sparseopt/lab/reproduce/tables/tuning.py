@@ -49,5 +49,6 @@ def _tried(search: Search, candidate: Candidate) -> str:
 
 def _best(search: Search) -> str:
     text = candidate_text(search.best or ())
-    edges = f" (the {' and '.join(search.edges)} tried)" if search.edges else ""
-    return text + edges + ("" if search.complete else " so far")
+    if not search.complete:
+        return f"{text} so far"
+    return f"{text} (the {' and '.join(search.edges)} tried)" if search.edges else text

@@ -103,8 +103,7 @@ def test_the_core_points_one_way() -> None:
 
 @pytest.mark.parametrize("name", CORE)
 def test_the_core_imports_torch_and_nothing_else(name: str) -> None:
-    optional = {"safetensors"}  # imported where a packed file is written or read, and nowhere else
-    allowed = {"torch", "sparseopt", *optional, *sys.stdlib_module_names}
+    allowed = {"torch", "sparseopt", *sys.stdlib_module_names}
     found = {
         f"{module} imports {target}"
         for module, path in modules().items()

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+import sparseopt as so
 from sparseopt.__main__ import main
-from sparseopt.kernels.frozen.file import read
+from sparseopt.kernels.frozen.file import dense_file, read, stored_masks
+from sparseopt.lab.config.configfile import read_config
 from sparseopt.lab.config.recipes import RECIPES
+from sparseopt.lab.training.experiment import build_model
 from sparseopt.lab.training.train import Summary, train
 
 
@@ -40,6 +44,45 @@ def test_onnx(trained: tuple[Path, Summary], capsys: pytest.CaptureFixture[str])
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     (scores,) = session.run(["scores"], {"images": images.numpy()})
     assert torch.allclose(torch.from_numpy(scores), model(images), atol=1e-5)
+
+
+def test_hub(trained: tuple[Path, Summary], capsys: pytest.CaptureFixture[str]) -> None:
+    """Anybody loads the state dict; `so.load` finds the masks; the card has the run's own numbers."""
+    folder, summary = trained
+    assert main(["export", str(folder), "--format", "hub"]) == 0
+    assert {Path(line).name for line in capsys.readouterr().out.split()} == {
+        "model.safetensors",
+        "config.json",
+        "README.md",
+    }
+    experiment = summary.experiment
+    assert experiment is not None
+    assert experiment.topology is not None
+    plain = build_model(summary.config, experiment.data.shape, experiment.data.classes)
+    plain.load_state_dict(load_file(folder / "hub" / "model.safetensors"))
+    model = build_model(
+        read_config(folder / "hub" / "config.json"), experiment.data.shape, experiment.data.classes
+    )
+    topology = so.load(folder / "hub", model)
+    for name, mask in experiment.topology.masks.items():
+        assert torch.equal(topology.masks[name], mask)
+    for name, value in experiment.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value)
+    card = (folder / "hub" / "README.md").read_text()
+    assert f"{summary.result['test_accuracy']:.2%}" in card
+    assert f"{summary.result['active_weights']:,} active of {summary.result['weights']:,}" in card
+
+
+def test_the_final_network_of_a_run_carries_its_masks(trained: tuple[Path, Summary], tmp_path: Path) -> None:
+    folder, summary = trained
+    assert summary.experiment is not None
+    assert summary.experiment.topology is not None
+    masks = stored_masks(folder / "model.safetensors")
+    assert all(torch.equal(masks[name], mask) for name, mask in summary.experiment.topology.masks.items())
+    state = {name: torch.ones_like(value) for name, value in load_file(folder / "model.safetensors").items()}
+    (tmp_path / "wrong.safetensors").write_bytes(dense_file(state, masks))
+    with pytest.raises(ValueError, match="is not zero outside its mask"):
+        read(tmp_path / "wrong.safetensors")
 
 
 def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

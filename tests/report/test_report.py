@@ -220,6 +220,8 @@ def test_fan_in_is_that_of_the_masks_wherever_they_are_read(make: Maker, tmp_pat
         fan_in = topology.fan_in(name).double()
         assert layer.spread == pytest.approx(float(fan_in.std(correction=0) / fan_in.mean()))
     assert export([str(tmp_path / "a")]) == 0
+    RunDir(tmp_path / "a").model_file.unlink()  # which carries them as well
+    assert fan_in_by_layer(Run.read(tmp_path / "a")) == exact
     (tmp_path / "a" / "checkpoints").rename(tmp_path / "elsewhere")
     assert fan_in_by_layer(Run.read(tmp_path / "a")) == exact
     RunDir(tmp_path / "a").packed_file.unlink()

@@ -4,10 +4,14 @@
     NAME#values   the active weights of a sparse one, in the order of memory
     NAME#mask     its mask, eight weights a byte, the first in the lowest bit
 
+An ordinary file of dense tensors can carry masks as well, in its metadata (`dense_file`): every other program reads it as a state
+dict, and `load` finds the masks.
+
 The metadata of the file holds the format and the shapes of the sparse tensors. Nothing in it is code. A file is believed in
 nothing: what it holds must fit itself and the model before a weight changes.
 """
 
+import base64
 import json
 import math
 from collections.abc import Mapping
@@ -23,6 +27,10 @@ from sparseopt.topology.bits import pack, unpack
 
 FORMAT = "sparseopt-packed-1"
 VALUES, MASK = "#values", "#mask"
+DENSE_MASKS = "sparseopt_masks"
+"""The entry of a dense file's metadata that holds masks: {name: {"shape": [...], "bits": base64}} as JSON."""
+DENSE_FILE = "model.safetensors"
+"""What the dense file is called in a folder for the Hugging Face Hub."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,8 @@ def load(path: str | Path, model: nn.Module) -> Topology:
     """Fill a model with what `save` wrote, and return its topology.
 
     Args:
-        path: the file that `so.kernels.save` or `sparseopt export` wrote.
+        path: the file that `so.kernels.save` or `sparseopt export` wrote, the model.safetensors of a run, or a folder for the
+            Hugging Face Hub (`sparseopt export --format hub`).
         model: a model of the same architecture, not yet sparse; it is filled.
 
     >>> import sparseopt as so
@@ -111,12 +120,54 @@ def write(state: Mapping[str, Tensor], masks: Mapping[str, Tensor], path: str | 
 
 def read(path: str | Path) -> Contents:
     """The dense state and the masks in a file."""
+    path = Path(path) / DENSE_FILE if Path(path).is_dir() else path
     tensors, metadata = decode(path)
+    if DENSE_MASKS in metadata:
+        return _dense_contents(tensors, _stored_masks(metadata, path), path)
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path} has format {metadata.get('format')!r}; this version reads {FORMAT!r}")
     masks = {name: _mask(tensors, name, shape, path) for name, shape in _shapes(metadata, path).items()}
     state = {name: _dense(tensors, name, mask, path) for name, mask in masks.items()}
     return Contents({**tensors, **state}, masks)
+
+
+def dense_file(state: Mapping[str, Tensor], masks: Mapping[str, Tensor], **metadata: str) -> bytes:
+    """An ordinary file of a state dict, zeros included, that any program reads; the masks are in its metadata."""
+    bits = {
+        name: {"shape": list(mask.shape), "bits": base64.b64encode(bytes(pack(mask.cpu()).tolist())).decode()}
+        for name, mask in masks.items()
+    }
+    return encode(state, {**metadata, DENSE_MASKS: json.dumps(bits)})
+
+
+def stored_masks(path: str | Path) -> dict[str, Tensor]:
+    """The masks in the metadata of a dense file; empty if it has none."""
+    _, metadata = decode(path)
+    return _stored_masks(metadata, path) if DENSE_MASKS in metadata else {}
+
+
+def _stored_masks(metadata: Mapping[str, str], path: str | Path) -> dict[str, Tensor]:
+    try:
+        entries = {
+            name: (list(each["shape"]), base64.b64decode(each["bits"], validate=True))
+            for name, each in json.loads(metadata[DENSE_MASKS]).items()
+        }
+        packed = {
+            name + MASK: torch.frombuffer(bytearray(bits), dtype=torch.uint8)
+            for name, (_, bits) in entries.items()
+        }
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: the masks in its metadata cannot be read ({error})") from error
+    return {name: _mask(packed, name, shape, path) for name, (shape, _) in entries.items()}
+
+
+def _dense_contents(state: dict[str, Tensor], masks: dict[str, Tensor], path: str | Path) -> Contents:
+    for name, mask in masks.items():
+        if name not in state or state[name].shape != mask.shape:
+            raise ValueError(f"{path}: the mask of {name!r} fits no tensor of the file")
+        if bool((state[name][~mask] != 0).any()):
+            raise ValueError(f"{path}: {name!r} is not zero outside its mask")
+    return Contents(state, masks)
 
 
 def _shapes(metadata: Mapping[str, str], path: str | Path) -> dict[str, list[int]]:

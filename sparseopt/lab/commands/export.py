@@ -8,11 +8,13 @@ import tyro
 from sparseopt.kernels.frozen.file import save
 from sparseopt.lab.cli.command import run
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.export.hub import export_hub
 from sparseopt.lab.export.onnx import export_onnx
+from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.system.files import make_folder, reporting_write_errors
 from sparseopt.lab.training.restore import restore
 
-SUFFIX = {"safetensors": "sparse.safetensors", "onnx": "model.onnx"}
+SUFFIX = {"safetensors": "sparse.safetensors", "onnx": "model.onnx", "hub": "hub"}
 
 
 def main(argv: list[str]) -> int:
@@ -22,7 +24,7 @@ def main(argv: list[str]) -> int:
 
 def export(
     folder: tyro.conf.Positional[Path],
-    format: Literal["safetensors", "onnx"] = "safetensors",
+    format: Literal["safetensors", "onnx", "hub"] = "safetensors",
     out: Path | None = None,
     data_dir: Path | None = None,
 ) -> None:
@@ -31,8 +33,9 @@ def export(
     Args:
         folder: The run.
         format: safetensors: active weights and one bit for every possible one, small, read by `sparseopt.load`. onnx:
-            the dense network with its zeros, for any ONNX runtime; compared with torch before it counts as written.
-        out: The file; None: beside the run's other files.
+            the dense network with its zeros, for any ONNX runtime; compared with torch before it counts as written. hub: a
+            folder for the Hugging Face Hub, with model.safetensors (dense, masks in its metadata), config.json and a model card.
+        out: The file, or folder; None: beside the run's other files.
         data_dir: Folder with the data sets' official files; None: $SPARSEOPT_DATA, else the cache.
     """
     experiment = restore(folder, data_dir=data_dir).experiment
@@ -41,6 +44,10 @@ def export(
     if format == "onnx":
         deviation = export_onnx(experiment.model, experiment.data.shape, path)
         print(f"{path}: {size(path)}, within {deviation:.1e} of torch")
+        return
+    if format == "hub":
+        for file in export_hub(experiment, Run.read(folder), path):
+            print(file)
         return
     if experiment.topology is None:
         raise UserError(f"{folder} is a dense run; its model.safetensors is all there is to pack")

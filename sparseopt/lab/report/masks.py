@@ -1,8 +1,8 @@
 """How unevenly the last masks of a run feed the neurons of each layer.
 
-The fan-in of a layer's neurons decides their skew factors (`sparseopt.topology.skew`). Masks are read from the newest checkpoint,
-or from the network in its small file. The zeros of the plain final network would not do: a grown weight starts at zero, and stays
-there where its input never changes, as at the border of digits.
+The fan-in of a layer's neurons decides their skew factors (`sparseopt.topology.skew`). Masks are read from the metadata of the
+final network, from the newest checkpoint, or from the network in its small file. The zeros of the plain final network would not do: a
+grown weight starts at zero, and stays there where its input never changes, as at the border of digits.
 """
 
 from collections.abc import Mapping
@@ -57,6 +57,13 @@ def _measured(fan_in: Tensor) -> LayerFanIn:
 
 
 def _masks(folder: RunDir) -> dict[str, Tensor]:
+    """From the final network's metadata, which is quick to read; of a run that goes on, from its checkpoint; else as exported."""
+    if folder.model_file.exists():
+        try:
+            if masks := packed.stored_masks(folder.model_file):
+                return masks
+        except (SafetensorError, ValueError, OSError) as error:
+            raise UserError(f"{folder.model_file} cannot be read ({error})") from error
     state = folder.checkpoints.load(torch.device("cpu"))
     if state is not None:
         try:

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
 import sparseopt as so
+from sparseopt.kernels.frozen.file import dense_file
 from sparseopt.lab.config.configfile import checked_config, read_config
 from sparseopt.lab.config.differences import contrasted, summarised
 from sparseopt.lab.config.recipes import Config
@@ -232,9 +232,9 @@ def _train_and_keep(
 
 
 def save_model(experiment: Experiment, path: Path) -> None:
-    """The final network as an ordinary dense one, zeros included, loadable without this library."""
-    state = {name: value.contiguous() for name, value in experiment.model.state_dict().items()}
-    write_bytes(path, safetensors.torch.save(state))
+    """The final network as an ordinary dense one, zeros included, loadable without this library, masks in its metadata."""
+    masks = {} if experiment.topology is None else dict(experiment.topology.masks)
+    write_bytes(path, dense_file(experiment.model.state_dict(), masks))
 
 
 class Keeper(Observer):

@@ -1,0 +1,84 @@
+"""A run as a folder for the Hugging Face Hub: weights that anybody can load, the configuration, and a model card.
+
+The files are those of `huggingface_hub.PyTorchModelHubMixin`: model.safetensors is an ordinary state dict, config.json holds the
+settings. The masks are in the metadata of model.safetensors, where `so.load` finds them.
+"""
+
+from pathlib import Path
+
+from sparseopt import __version__
+from sparseopt.kernels.frozen.file import DENSE_FILE, dense_file
+from sparseopt.lab.config.differences import described
+from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.show.words import duration
+from sparseopt.lab.system.files import reporting_write_errors, write_bytes, write_json
+from sparseopt.lab.training.experiment import Experiment
+
+CARD = """---
+library_name: sparseopt
+tags: [sparse, {method}]
+datasets: [{data}]
+---
+
+# {name}
+
+A {model} with {sparsity:.1%} of its sparsifiable weights exactly zero, trained on {data} by sparseopt {version}.
+
+| | |
+|---|---|
+| test accuracy | {accuracy:.2%} |
+| train loss | {loss:.4f} |
+| weights | {active:,} active of {weights:,} |
+| ITOP rate | {itop:.1%} |
+| epochs | {epochs} of {planned}, in {seconds} |
+
+One seed ({seed}); the settings that depart from the recipe: {unusual}. config.json has all of them.
+
+```python
+import sparseopt as so
+from sparseopt.lab.config.configfile import read_config
+from sparseopt.lab.training.experiment import build_model
+
+model = build_model(read_config("config.json"), {shape}, {classes})
+topology = so.load("model.safetensors", model)
+engine = so.compile_inference(model, topology)
+```
+"""
+
+
+def export_hub(experiment: Experiment, run: Run, folder: Path) -> list[Path]:
+    """Write the folder; the files in it."""
+    with reporting_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        masks = {} if experiment.topology is None else dict(experiment.topology.masks)
+        contents = dense_file(experiment.model.state_dict(), masks, format="pt")
+    write_bytes(folder / DENSE_FILE, contents)
+    write_json(folder / "config.json", {"config": run.config.to_json(), "name": run.config.run_name})
+    write_bytes(folder / "README.md", card(experiment, run).encode())
+    return [folder / name for name in (DENSE_FILE, "config.json", "README.md")]
+
+
+def card(experiment: Experiment, run: Run) -> str:
+    """The model card, with the run's own numbers."""
+    config, last, topology = run.config, run.last, experiment.topology
+    weights = sum(p.numel() for p in experiment.model.parameters() if p.dim() > 1)
+    return CARD.format(
+        name=config.run_name,
+        method=config.method,
+        model=config.model,
+        data=config.recipe.removesuffix(f"-{config.model}"),
+        version=__version__,
+        sparsity=0.0 if topology is None else topology.sparsity(),
+        accuracy=last["test_accuracy"],
+        loss=last["train_loss"],
+        active=weights if topology is None else weights - topology.size() + topology.active(),
+        weights=weights,
+        itop=last["itop_rate"],
+        epochs=last["epoch"],
+        planned=config.epochs,
+        seconds=duration(last["seconds"]),
+        seed=config.seed,
+        unusual=described(config.unusual()) or "none",
+        shape=experiment.data.shape,
+        classes=experiment.data.classes,
+    )

@@ -27,7 +27,7 @@ def train(
         topology = so.sparsify(
             model, sparsity, distribution="uniform", exclude="head.weight", seed=seed
         )  # sparse
-        method = so.RigL(total_steps=steps, every=max(steps // 20, 1))
+        method = so.RigL(total_steps=steps, every=max(steps // 20, 5))
         optimizer = so.SparseOpt(optimizer, topology, method, max_grad_norm=1.0)  # sparse
         flops = so.analysis.count_flops(model, topology, torch.zeros(1, context, dtype=torch.long))
         cost = flops.training(method)

@@ -4,12 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test check lint types unit wheel clean
+.PHONY: demo docs test quick lint types unit wheel clean
 
 demo: $(READY)
 	$(BIN)/sparseopt demo
 
+# Everything.
 test: lint types unit
+
+# What a change can be tried with while it is made: without the type checker, and without the tests that need minutes.
+quick: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 unit: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile
@@ -34,4 +39,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-second build dist site .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-second .venv-oldest build dist site .pytest_cache .ruff_cache .hypothesis

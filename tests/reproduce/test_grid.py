@@ -86,10 +86,17 @@ def test_arms_are_compared_with_their_baseline() -> None:
 
 def test_the_papers_scale_says_so() -> None:
     target = TARGETS["table-cifar100-set"]
-    assert sentence(target, Scale.of(target)) == (
-        "CIFAR-100, ResNet-20, SET. Scale: the paper's 100, 200, 300, 500 epochs, the paper's sparsity 0.9, 0.95, 0.97, "
-        "3 seeds, all training images."
-    )
+    told = sentence(target, Scale.of(target))
+    for part in (
+        "CIFAR-100",
+        "ResNet-20",
+        "SET",
+        "the paper's 100, 200, 300, 500 epochs",
+        "0.9, 0.95, 0.97",
+        "3 seeds",
+    ):
+        assert part in told
+    assert "(the paper:" not in told
 
 
 def test_a_smaller_scale_names_what_the_paper_has() -> None:
@@ -104,11 +111,16 @@ def test_a_smaller_scale_names_what_the_paper_has() -> None:
         width=2.0,
         batch_size=64,
     )
-    assert sentence(target, scale) == (
-        "CIFAR-100, ResNet-20, SET. Scale: 20, 5 epochs (the paper: 100, 200, 300, 500), warm-up shortened to 1.25 of 5 "
-        "epochs, sparsity 0.97 (the paper: 0.9, 0.95, 0.97), 1 seed, 0.1 of the training images, batch size 64, width 2, HAM "
-        "left out."
-    )
+    told = sentence(target, scale)
+    for part in (
+        *(
+            "20, 5 epochs (the paper: 100, 200, 300, 500)",
+            "1.25 of 5 epochs",
+            "0.97 (the paper: 0.9, 0.95, 0.97)",
+        ),
+        *("1 seed", "0.1 of the training images", "batch size 64", "width 2", "HAM"),
+    ):
+        assert part in told
 
 
 def test_figures_stand_beside_the_papers_only_where_the_runs_are_made_alike(

@@ -44,8 +44,9 @@ def test_it_waits_says_so_once_and_goes_on(clock: list[float], caplog: pytest.Lo
     assert patience(failing(8, away)) == "answer"
     assert clock[0] > 10
     waiting, again = caplog.messages
-    assert waiting == "the database does not answer (connection refused); waiting for it, at most 10m00s"
-    assert again.startswith("the database answers again after ")
+    assert "(connection refused)" in waiting  # the first line of what the driver said
+    assert "10m00s" in waiting
+    assert "answers again" in again
     assert patience.outages == 1
 
 
@@ -59,9 +60,7 @@ def test_optunas_own_errors_are_understood_by_their_cause() -> None:
 
 
 def test_it_does_not_wait_for_ever(clock: list[float]) -> None:
-    with pytest.raises(
-        UserError, match=r"has not answered for 1m00s \(connection refused\); all runs are saved"
-    ):
+    with pytest.raises(UserError, match=r"1m00s \(connection refused\); .*the same command goes on"):
         Patience(60.0)(failing(10**6, away))
     assert 60 < clock[0] < 70
 

@@ -94,7 +94,7 @@ def test_a_run_that_kills_its_workers_is_given_up_but_not_one_that_gets_on(
         assert trials.release_dead(trials.all()[0])
     (trial,) = trials.all()
     assert trial.state == TrialState.FAIL
-    assert trial.user_attrs["reason"] == f"{MOST_DEATHS} workers have died at it, one after the other"
+    assert f"{MOST_DEATHS} workers" in trial.user_attrs["reason"]
 
 
 def open_study(url: str, name: str, start: Any) -> None:

@@ -1,8 +1,8 @@
 """How unevenly the last masks of a run feed the neurons of each layer.
 
 The fan-in of a layer's neurons decides their skew factors (`sparseopt.topology.skew`). Masks are read from the metadata of the
-final network, from the newest checkpoint, or from the network in its small file. The zeros of the plain final network would not do: a
-grown weight starts at zero, and stays there where its input never changes, as at the border of digits.
+final network, from the newest checkpoint, or from its small file. The zeros of the plain final network would not do:
+a grown weight starts at zero, and stays there where its input never changes, as at the border of digits.
 """
 
 from collections.abc import Mapping

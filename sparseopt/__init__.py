@@ -37,7 +37,7 @@ from sparseopt.methods import (
 from sparseopt.optim import HAM, SparseOpt, average, skew_factors
 from sparseopt.topology import Layer, Topology, densities, register_layer, sparsify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ACDC",

@@ -352,3 +352,23 @@ def test_images_of_many_sizes() -> None:
     sizes = [(size, 50 - size) for size in range(8, 42, 2)]
     for size in sizes + sizes[::-1]:
         assert agree(engine, model, torch.randn(2, 3, *size))
+
+
+def test_threads_call_one_engine_with_inputs_of_different_sizes(threads: Callable[[int], None]) -> None:
+    """Every call has memory of its own, whichever network and thread had it before."""
+    torch.manual_seed(0)
+    model = Heavy()
+    model.fc1 = nn.LazyLinear(400)
+    images = [torch.randn(batch, 3, 12, 12) for batch in (1, 3, 8, 17)]
+    wide = [torch.randn(batch, 3, 9 + batch, 30) for batch in (1, 3, 8, 17)]
+    model(images[0])
+    topology = so.sparsify(model, 0.8, distribution="uniform")
+    engine = so.compile_inference(model, topology)
+    convolutions = so.compile_inference(nn.Sequential(model.a, nn.ReLU(), model.b))
+    calls = [(engine, each) for each in images] + [(convolutions, each) for each in images + wide]
+    threads(2)
+    expected = [run(x) for run, x in calls]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            found = pool.map(lambda call: call[0](call[1]), calls)
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

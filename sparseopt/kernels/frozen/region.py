@@ -52,6 +52,9 @@ class FrozenRegion(nn.Module):
         self.content, self.layouts = convs, layouts
         self._tuned: OrderedDict[tuple[Any, ...], Tuned] = OrderedDict()
         self._measured: list[tuple[int, Layout, list[Way]]] = []  # pixels of all values, and what was chosen
+        self._compared: dict[
+            tuple[int, int, Sizes], tuple[torch.memory_format, str] | None
+        ] = {}  # with dense
         self._lock = Lock()
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
@@ -101,11 +104,23 @@ class FrozenRegion(nn.Module):
         measurements().keep()
         if self.layouts or seconds[best.program.layout] < self._least_dense(extents) * samples:
             return best
-        images = tuple(
-            zeros(samples, channels, *size) for channels, size in zip(self.content.inputs, sizes, strict=True)
-        )
-        dense = faster_dense(self.content, images, best)
+        dense = self._dense(samples, sizes, best)
         return best if dense is None else Tuned(best.program, best.ways, dense)
+
+    def _dense(self, samples: int, sizes: Sizes, tuned: Tuned) -> "DenseRegion | None":
+        """Torch's convolutions, if they are faster. What was found once holds, so that results are the same at every call."""
+        key = (samples * sum(height * width for height, width in sizes), samples, sizes)
+        if key not in self._compared:
+            if len(self._compared) >= MEASURED:
+                key = min(self._compared, key=lambda each: abs(log(each[0] / key[0])))
+            else:
+                images = tuple(
+                    zeros(samples, channels, *size)
+                    for channels, size in zip(self.content.inputs, sizes, strict=True)
+                )
+                self._compared[key] = faster_dense(self.content, images, tuned)
+        found = self._compared[key]
+        return None if found is None else DenseRegion(self.content, *found)
 
     def _least_dense(self, extents: Extents) -> float:
         """Seconds that a dense sample takes at least: where we are below, there is nothing to measure."""
@@ -147,17 +162,17 @@ class FrozenRegion(nn.Module):
         return FrozenRegion(self.content, self.layouts)
 
 
-def faster_dense(convs: Convs, images: tuple[Tensor, ...], tuned: Tuned) -> "DenseRegion | None":
-    """The region in torch's own convolutions, if these take less time than the kernels."""
+def faster_dense(
+    convs: Convs, images: tuple[Tensor, ...], tuned: Tuned
+) -> tuple[torch.memory_format, str] | None:
+    """The memory format in which torch's own convolutions take less time than the kernels, and what that was."""
     sparse = shortest(lambda: tuned.run(images))
     formats = (torch.contiguous_format, torch.channels_last)
     times = {each: shortest(lambda each=each: DenseRegion(convs, each).run(images)) for each in formats}
     best = min(formats, key=lambda each: times[each])
     if times[best] >= sparse:
         return None
-    return DenseRegion(
-        convs, best, f"dense: {times[best] * 1e3:.3g} ms, {sparse * 1e3:.3g} ms on the sparse kernels"
-    )
+    return best, f"dense: {times[best] * 1e3:.3g} ms, {sparse * 1e3:.3g} ms on the sparse kernels"
 
 
 def shortest(run: Callable[[], object]) -> float:

@@ -13,6 +13,8 @@ from sparseopt.kernels.linear.chain import SparseChain
 from sparseopt.kernels.match.graph import Activation, Conv, Region
 from sparseopt.kernels.match.modules import weight_shape
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.memory import floats
+from sparseopt.kernels.native.packed import NOTHING
 from sparseopt.kernels.native.pattern import positions
 from sparseopt.topology import Topology
 
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 SparsePiece = SparseRegion | SparseChain
 Size = tuple[int, int]
+Weights = list[tuple[str, Tensor]]
 
 KEPT_SIZES = 64  # sizes of images whose answer is remembered
 
@@ -33,6 +36,11 @@ class GuardedPiece(nn.Module):
         self.inputs: tuple[Tensor, ...] | None = (
             None  # those of the next call are kept here, if it is not None
         )
+        self._packed = {
+            name
+            for name, _ in sparse.weights()
+            if name in topology.layers and topology.packed(name) is not None
+        }
         self._told: set[str] = set()
         self._sizes: dict[tuple[Size, ...], bool] = {}
         self._positions: dict[
@@ -46,9 +54,14 @@ class GuardedPiece(nn.Module):
         return self.sparse(*inputs) if self.on_kernels(inputs) else self.dense(*inputs)
 
     def on_kernels(self, inputs: Sequence[Tensor]) -> bool:
-        return self._right_kind(inputs) and self._fits(inputs) and self._zero_outside_masks()
+        weights = self.sparse.weights()
+        return (
+            self._right_kind(inputs, weights)
+            and self._fits(inputs, weights)
+            and self._zero_outside_masks(weights)
+        )
 
-    def _right_kind(self, inputs: Sequence[Tensor]) -> bool:
+    def _right_kind(self, inputs: Sequence[Tensor], weights: Weights) -> bool:
         """float32 on the CPU. Under autocast, inputs come in half precision and the kernels compute in float32 all the same."""
         lower = torch.is_autocast_enabled("cpu")
         return all(
@@ -56,11 +69,16 @@ class GuardedPiece(nn.Module):
             and each.is_cpu
             and (each.dtype == torch.float32 or (lower and each.is_floating_point()))
             for each in inputs
-        ) and all(each.is_cpu and each.dtype == torch.float32 for _, each in self.sparse.weights())
+        ) and all(each.is_cpu and each.dtype == torch.float32 for _, each in weights)
 
-    def _fits(self, inputs: Sequence[Tensor]) -> bool:
+    def _fits(self, inputs: Sequence[Tensor], weights: Weights) -> bool:
         if isinstance(self.sparse, SparseChain):
-            return _fits_chain(self.sparse, inputs[0])
+            known = self.sparse.lists().shapes
+            shapes = [
+                shape if name in self._packed else weight.shape
+                for (name, weight), shape in zip(weights, known, strict=True)
+            ]
+            return _fits_chain(self.sparse, shapes, inputs[0])
         region = self.sparse.plan.region
         for image, activation in zip(inputs, region.inputs, strict=True):
             if (
@@ -77,9 +95,9 @@ class GuardedPiece(nn.Module):
             self._sizes[sizes] = sizes_fit(region, sizes)
         return self._sizes[sizes]
 
-    def _zero_outside_masks(self) -> bool:
+    def _zero_outside_masks(self, weights: Weights) -> bool:
         """The kernels take no notice of weights outside the masks: they must be zero, as they are unless somebody else wrote."""
-        outside = [name for name, weight in self.sparse.weights() if self._has_weights_outside(name, weight)]
+        outside = [name for name, weight in weights if self._has_weights_outside(name, weight)]
         for name in outside:
             if name not in self._told:
                 logger.warning(
@@ -92,7 +110,7 @@ class GuardedPiece(nn.Module):
 
     def _has_weights_outside(self, name: str, weight: Tensor) -> bool:
         topology = self.topology
-        if topology.parameters.get(name) is not weight or topology.packed(name) is not None:
+        if name in self._packed or topology.parameters.get(name) is not weight:
             return False
         if topology.masks[name].shape != weight.shape:
             return True
@@ -101,16 +119,17 @@ class GuardedPiece(nn.Module):
             position = positions(topology.masks[name])
             self._positions[name] = (topology.version, position)
         weight = weight.detach().contiguous()
-        active = weight.view(-1).index_select(0, position)
+        active = floats(*position.shape)
+        operators().gather([weight], [position], [NOTHING], [active])
         return operators().nonzeros(weight) != operators().nonzeros(active)
 
 
-def _fits_chain(piece: SparseChain, x: Tensor) -> bool:
+def _fits_chain(piece: SparseChain, shapes: Sequence[torch.Size], x: Tensor) -> bool:
     if not x.dim() or (any(layer.norm is not None for layer in piece.chain) and (x.dim() != 2 or not len(x))):
         return False  # batch norm takes the second axis for the channels, and leaves empty batches alone
     features = x.shape[-1]
-    for layer in piece.chain:
-        shape, bias = weight_shape(layer.module), layer.module.bias
+    for layer, shape in zip(piece.chain, shapes, strict=True):
+        bias = layer.module.bias
         if len(shape) != 2 or shape[1] != features or (bias is not None and bias.shape != shape[:1]):
             return False
         if layer.norm is not None and layer.norm.num_features != shape[0]:

@@ -41,6 +41,7 @@ print("lanes", operators().lanes())
 LANES = {"avx512": 16, "avx2": 8, "portable": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", levels.possible())
 def test_every_level_computes_the_same(level: str) -> None:
     run = subprocess.run(
@@ -53,6 +54,7 @@ def test_every_level_computes_the_same(level: str) -> None:
     assert run.stdout.strip() == f"lanes {LANES[level]}", run.stderr
 
 
+@pytest.mark.slow
 def test_two_levels_in_one_process_keep_to_themselves() -> None:
     for level in levels.possible():
         operators = build.operators(level)
@@ -64,6 +66,7 @@ def test_two_levels_in_one_process_keep_to_themselves() -> None:
         assert torch.equal(image, back)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a compiler for x86-64")
 def test_avx512_compiles_where_it_cannot_run() -> None:
     assert os.fstat(build.library("avx512")).st_size

@@ -202,6 +202,7 @@ def test_nowhere_at_all_is_a_build_error(home: Path, tmp_path: Path, monkeypatch
         library()
 
 
+@pytest.mark.slow
 def test_a_model_is_accelerated_where_home_cannot_be_written_to(tmp_path: Path) -> None:
     code = """
 import torch, sparseopt as so

@@ -35,7 +35,7 @@ def train(
     for _ in range(steps):
         inputs, following = windows(text.train, context, 24, draw)
         optimizer.zero_grad()
-        cross_entropy(model(inputs).flatten(0, 1), following.flatten()).backward()
+        cross_entropy(model(inputs), following).backward()
         optimizer.step()
         schedule.step()
     return evaluate(model, text.test, context), cost
@@ -44,7 +44,7 @@ def train(
 @torch.no_grad()
 def evaluate(model: torch.nn.Module, text: torch.Tensor, context: int) -> float:
     inputs, following = windows(text, context, 200, torch.Generator().manual_seed(0))
-    return cross_entropy(model(inputs).flatten(0, 1), following.flatten()).item()
+    return cross_entropy(model(inputs), following).item()
 
 
 def main() -> None:

@@ -37,6 +37,7 @@ DATA = {
     "mnist": Facts(60_000, (1, 28, 28), 10),
     "cifar10": Facts(50_000, (3, 32, 32), 10),
     "cifar100": Facts(50_000, (3, 32, 32), 100),
+    "text": Facts(6500, (64,), 96),
     "imagenet": Facts(1_281_167, (3, 224, 224), 1000),
 }
 
@@ -91,7 +92,8 @@ def flops(
 def _table(recipe: str, configs: list[Config]) -> Table:
     usual, facts = configs[0], DATA[configs[0].data]
     model = build_model(usual, facts.shape, facts.classes)
-    dense = forward_flops(model, torch.empty(1, *facts.shape))
+    kind = torch.long if usual.data == "text" else torch.float32
+    dense = forward_flops(model, torch.zeros(1, *facts.shape, dtype=kind))
     shapes = {name: layer.shape for name, (layer, _) in so.topology.find_layers(model).items()}
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     images = usual.epochs * facts.images

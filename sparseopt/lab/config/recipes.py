@@ -18,7 +18,7 @@ from sparseopt.lab.errors import UserError
 from sparseopt.lab.models import Shortcut
 from sparseopt.topology.masks import mask_maker
 
-ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50"]
+ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50", "decoder"]
 OptimizerName = Literal["sgd", "adam", "adamw", "nadam", "radam", "rmsprop", "adagrad", "adamax"]
 MethodName = Literal[
     "dense",
@@ -319,6 +319,23 @@ RECIPES: dict[str, Config] = {
         warmup_lr=1e-5,
         final_lr=1e-5,
         exclude=(),
+    ),
+    "text-decoder": dataclasses.replace(
+        _DIGITS,
+        data="text",
+        model="decoder",
+        epochs=5,
+        batch_size=24,
+        optimizer="adamw",
+        lr=2e-3,
+        weight_decay=0.01,
+        warmup_epochs=0.5,
+        final_lr=0.0,
+        sparsity=0.9,
+        distribution="uniform",
+        exclude=("head.weight",),
+        every=50,
+        max_grad_norm=1.0,
     ),
 }
 """The paper's values for CIFAR-100 and ImageNet; for digits, on which it trains nothing, CIFAR's, scaled down."""

@@ -13,6 +13,7 @@ from sparseopt.lab.data.digits import load_digits
 from sparseopt.lab.data.imagefolder import SIDE, ImageFolderPipeline, imagenet_folder, own_folder
 from sparseopt.lab.data.mnist import load_mnist
 from sparseopt.lab.data.share import part_of
+from sparseopt.lab.data.text import TextPipeline
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.system.ranks import ALONE, Ranks
 
@@ -21,7 +22,7 @@ __all__ = ["Batch", "DataName", "Dataset", "Pipeline", "TensorPipeline", "load",
 IMAGE_FOLDER = "imagefolder:"
 """What stands before the path of one's own images."""
 
-DataName = Literal["digits", "mnist", "cifar10", "cifar100", "imagenet"]
+DataName = Literal["digits", "mnist", "cifar10", "cifar100", "imagenet", "text"]
 
 _LOADERS: dict[str, Callable[[Path | None], Dataset]] = {
     "digits": load_digits,
@@ -72,6 +73,8 @@ def pipeline(
             device=device,
             ranks=ranks,
         )
+    if name == "text":
+        return TextPipeline(batch_size, seed=seed, fraction=fraction, device=device, ranks=ranks)
     dataset = part_of(load(name, data_dir), fraction)
     augment = dataset.augmented if augment is None else augment
     return TensorPipeline(dataset, batch_size, seed=seed, augment=augment, device=device, ranks=ranks)

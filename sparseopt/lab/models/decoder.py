@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Scores of the next character at every position: (batch, length) whole numbers to (batch, length, characters)."""
+    """Scores of the next character at every position: (batch, length) whole numbers to (batch, characters, length)."""
 
     def __init__(
         self, characters: int, context: int, width: int = 128, depth: int = 4, heads: int = 4
@@ -46,4 +46,5 @@ class Decoder(nn.Module):
 
     def forward(self, text: Tensor) -> Tensor:
         places = torch.arange(text.shape[1], device=text.device)
-        return self.head(self.norm(self.blocks(self.character(text) + self.position(places))))
+        x = self.blocks(self.character(text) + self.position(places))
+        return self.head(self.norm(x)).transpose(1, 2)  # as cross_entropy takes them

@@ -20,7 +20,7 @@ from sparseopt.lab.config.recipes import Config, OptimizerName
 from sparseopt.lab.config.schedule import WarmupCosine
 from sparseopt.lab.data import Pipeline, pipeline
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.models import CifarResNet, ResNet50, mlp, timm_model
+from sparseopt.lab.models import CifarResNet, Decoder, ResNet50, mlp, timm_model
 from sparseopt.lab.system.ranks import ALONE, Ranks
 from sparseopt.lab.training.acceleration import Accelerate, Storage, choose_storage, put_on_kernels
 from sparseopt.lab.training.methods import build_method
@@ -126,9 +126,15 @@ def build_model(config: Config, shape: tuple[int, ...], classes: int) -> nn.Modu
     """The network with its initial weights, which depend on the seed alone: dense and sparse runs share them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        if config.model == "mlp":
+        if config.model == "mlp" and config.data != "text":
             hidden = [max(1, round(width * config.width)) for width in config.hidden]
             return mlp(shape, classes, hidden)
+        if (config.model == "decoder") != (config.data == "text"):
+            raise UserError(
+                f"--model decoder and --data text go together, got {config.model} and {config.data}"
+            )
+        if config.model == "decoder":
+            return Decoder(classes, *shape, width=4 * max(1, round(32 * config.width)))
         if config.model.startswith("timm:"):
             return timm_model(config.model.removeprefix("timm:"), shape, classes)
         if shape[0] != 3:

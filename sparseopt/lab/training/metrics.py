@@ -88,12 +88,17 @@ def evaluate(experiment: Experiment) -> tuple[float, float]:
     sums = torch.zeros(3, dtype=torch.float64, device=experiment.device)
     for x, y in experiment.data.test_batches():
         scores = experiment.scores(model, x)
-        sums[0] += cross_entropy(scores, y, reduction="sum")
-        sums[1] += (scores.argmax(1) == y).sum()
+        sums[0] += cross_entropy(scores, y, reduction="sum") * len(y) / y.numel()
+        sums[1] += right(scores, y)
         sums[2] += len(y)
     model.train()
     loss, correct, images = experiment.ranks.sum_(sums).tolist()
     return loss / images, correct / images
+
+
+def right(scores: Tensor, y: Tensor) -> Tensor:
+    """How many answers are right; where there are several an image, or a stretch of text, the share of them counts."""
+    return (scores.argmax(1) == y).float().view(len(y), -1).mean(1).sum()
 
 
 def _mean(values: Tensor) -> float | None:

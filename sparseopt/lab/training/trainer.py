@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.row import Row
 from sparseopt.lab.training.experiment import Experiment
-from sparseopt.lab.training.metrics import CORRECT, GRAD_NORM, LOSS, epoch_row, new_trace
+from sparseopt.lab.training.metrics import CORRECT, GRAD_NORM, LOSS, epoch_row, new_trace, right
 
 FORMAT = 1
 DIVERGED = 3
@@ -148,7 +148,7 @@ class Trainer:
         scores = experiment.scores(experiment.forward, x)
         loss = cross_entropy(scores, y)
         loss.backward()
-        correct = (scores.detach().argmax(1) == y).sum()
+        correct = right(scores.detach(), y)
         numbers = torch.stack([loss.detach() / experiment.ranks.size, correct])
         self.trace[: CORRECT + 1, self.batch] = experiment.ranks.sum_(numbers)  # a slice: a list would wait
         self.trace[GRAD_NORM, self.batch] = experiment.update()

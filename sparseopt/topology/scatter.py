@@ -139,7 +139,10 @@ def register_operators() -> None:
             grads.give(name, lambda: kept)
         return to_packed(gradient, index)
 
-    @torch.library.custom_op("sparseopt_packed::to_dense", mutates_args=())
+    # Written out: torch 2.6 does not read Sequence[int].
+    schema = "(Tensor values, Tensor index, SymInt[] shape, SymInt key, str name) -> Tensor"
+
+    @torch.library.custom_op("sparseopt_packed::to_dense", mutates_args=(), schema=schema)
     def dense(values: Tensor, index: Tensor, shape: Sequence[int], key: int, name: str) -> Tensor:
         return to_dense(values, index, torch.Size(shape))
 

@@ -12,6 +12,7 @@ import sparseopt as so
 from sparseopt.kernels.accelerated import SparseForward
 
 Check = Callable[..., None]
+OLD, TRACING = torch.__version__ < "2.7", "torch 2.6 cannot trace functions of the size of a tensor"
 
 
 class Block(nn.Module):
@@ -218,7 +219,9 @@ class Pooled(nn.Module):
         (nn.AvgPool2d(3, 2, 1, count_include_pad=False), False),
         (lambda x: F.avg_pool2d(x, 2), True),
         (lambda x: F.avg_pool2d(x, kernel_size=(3, 3), stride=2, padding=1), True),
-        (lambda x: F.avg_pool2d(x, x.shape[-1] // 4), False),
+        pytest.param(
+            lambda x: F.avg_pool2d(x, x.shape[-1] // 4), False, marks=pytest.mark.skipif(OLD, reason=TRACING)
+        ),
     ],
 )
 def test_average_pooling(check: Check, pool: Callable[[Tensor], Tensor], fused: bool) -> None:

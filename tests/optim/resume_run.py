@@ -31,8 +31,9 @@ BASES: dict[str, Callable[[Iterable[Tensor]], optim.Optimizer]] = {
     "asgd": lambda p: optim.ASGD(p, lr=0.05),
     "rprop": lambda p: optim.Rprop(p, lr=0.01),
     "lbfgs": lambda p: optim.LBFGS(p, lr=0.1, max_iter=2),
-    "muon": lambda p: optim.Muon(p, lr=0.02),
 }
+if hasattr(optim, "Muon"):  # torch 2.9
+    BASES["muon"] = lambda p: optim.Muon(p, lr=0.02)
 
 
 def combinations() -> list[tuple[str, str]]:

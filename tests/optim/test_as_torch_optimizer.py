@@ -102,6 +102,7 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # torch 2.6's SequentialLR, around any optimizer
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("every", [1, 5])
 def test_schedulers_drive_the_learning_rate_without_a_warning(

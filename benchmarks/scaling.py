@@ -4,8 +4,8 @@
 
 - composition: CPU seconds of forward, backward, optimizer and an update of the masks, ResNet-50 at 224 x 224 pixels, one thread.
   Medians over the rounds; SGD and SparseOpt each step on the same gradients.
-- communication: what data parallelism sends of the gradients a step, and what it would have to if only active weights travelled.
-  The ranks agree on the masks, so values alone would do. Counted, not measured.
+- communication: what data parallelism sends of the gradients a step in dense storage, and in packed storage, where active weights
+  alone travel; reckoned here, and then counted on two ranks (`ddp_traffic.py`).
 - memory: weights, gradients, momentum and what the wrapper adds, counted over the tensors that exist; activations, counted over
   the tensors that autograd keeps for the backward pass.
 """
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
+from ddp_traffic import compare
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -78,8 +79,8 @@ def communication(model: nn.Module, topology: so.Topology) -> None:
     dense_steps = sum(method.needs_dense_grad(step) for step in range(1, STEPS + 1)) / STEPS
     average = dense_steps * everything + (1 - dense_steps) * active
     print("gradients a rank contributes to a step, in float32")
-    print(f"  all of them, as sent today   {4 * everything / MEGA:8.1f} MB")
-    print(f"  active ones alone            {4 * active / MEGA:8.1f} MB")
+    print(f"  all of them: dense storage   {4 * everything / MEGA:8.1f} MB")
+    print(f"  active ones: packed storage  {4 * active / MEGA:8.1f} MB")
     print(f"  with RigL's dense steps      {4 * average / MEGA:8.1f} MB  {average / everything:.3f}x")
 
 
@@ -143,6 +144,7 @@ def main() -> None:
     optimizer = so.SparseOpt(sgd(model), topology, method)
     composition(model, optimizer, options.batch, options.rounds)
     communication(model, topology)
+    compare(options.sparsity)
     memory(model, optimizer)
 
 

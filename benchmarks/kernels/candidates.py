@@ -79,10 +79,12 @@ def dense_training(network: str, x: Tensor, ways: Collection[str]) -> dict[str, 
     }
 
 
-def sparse_training(network: str, x: Tensor, sparsity: float, distribution: str, *, wrapped: bool) -> Step:
+def sparse_training(
+    network: str, x: Tensor, sparsity: float, distribution: str, *, wrapped: bool, storage: str = "dense"
+) -> Step:
     """Accelerated training; `wrapped` in SparseOpt, or with the plain optimizer, which keeps the zeros as well."""
     model = make(network)
-    topology = so.sparsify(model, sparsity, distribution=distribution)
+    topology = so.sparsify(model, sparsity, distribution=distribution, storage=storage)  # pyright: ignore[reportArgumentType]
     optimizer = sgd(model)
     if wrapped:
         optimizer = so.SparseOpt(optimizer, topology, so.Static())

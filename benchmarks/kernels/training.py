@@ -5,6 +5,8 @@ A turn is `--inner` steps in a row, as in training: a single one would find the 
 A large network in a minute: --network resnet50 --batch 8 --dense eager --distribution erk --optimizer SparseOpt --repeats 3
 """
 
+import itertools
+
 from candidates import dense_training, images, sparse_training
 from timing import interleaved, options, print_table
 
@@ -16,17 +18,21 @@ def main() -> None:
         batch=(int, 128),
         repeats=(int, 12),
         inner=(int, 5),
-        optimizer=(str, "both"),
+        optimizer=(str, "SparseOpt"),
+        storage=(str, "both"),
     )
     x = images(given.network, given.batch)
     steps = dense_training(given.network, x, given.dense)
     optimizers = ("SparseOpt", "SGD") if given.optimizer == "both" else (given.optimizer,)
+    storages = ("packed", "dense") if given.storage == "both" else (given.storage,)
     for distribution in given.distribution:
         for sparsity in given.sparsity:
-            for optimizer in optimizers:
-                name = f"{distribution} {sparsity:.0%} {optimizer}"
+            for optimizer, storage in itertools.product(optimizers, storages):
+                name = f"{distribution} {sparsity:.0%} {optimizer} {storage}"
                 steps[name] = sparse_training(
-                    given.network, x, sparsity, distribution, wrapped=optimizer == "SparseOpt"
+                    *(given.network, x, sparsity, distribution),
+                    wrapped=optimizer == "SparseOpt",
+                    storage=storage,
                 )
     times = interleaved(steps, given.repeats, given.clock, inner=given.inner)
     print_table(f"{given.network}, training step, batch {given.batch}", times)

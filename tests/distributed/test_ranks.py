@@ -17,6 +17,7 @@ if not torch.distributed.is_available():
 
 QUICK = ("set", "rigl", "measured")
 OTHERS = [method for method in METHODS if method not in QUICK]
+ACCELERATED = ("accelerated", "accelerated_packed")
 SCRIPT = Path(__file__).with_name("training.py")
 
 
@@ -48,8 +49,9 @@ def on_ranks(world: int, folder: Path, *tasks: str) -> Outcomes:
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """All trainings, in as few processes as will do: starting one costs more than what it trains."""
-    accelerated = [f"accelerated:{method}" for method in QUICK]
-    return run_all(tmp_path_factory.mktemp("ranks"), QUICK, accelerated, "corrupted:rigl")
+    accelerated = [f"{scenario}:{method}" for scenario in ACCELERATED for method in QUICK]
+    packed = [f"ddp_packed:{method}" for method in QUICK]
+    return run_all(tmp_path_factory.mktemp("ranks"), QUICK, accelerated, "corrupted:rigl", *packed)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def test_so_it_is_for_every_method(outcomes_of_others: Outcomes, scenario: str, 
 
 
 @pytest.mark.parametrize("method", QUICK)
-@pytest.mark.parametrize("scenario", ["ddp", "fsdp", "fsdp_resumed"])
+@pytest.mark.parametrize("scenario", ["ddp", "ddp_packed", "fsdp", "fsdp_resumed"])
 def test_several_ranks_are_one_process_with_the_whole_batch(
     outcomes: Outcomes, scenario: str, method: str
 ) -> None:
@@ -98,11 +100,14 @@ def assert_one_process(outcomes: Outcomes, scenario: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", QUICK)
-def test_accelerated_ranks_are_one_accelerated_process(outcomes: Outcomes, method: str) -> None:
-    (alone,) = outcomes[f"alone accelerated:{method}"]
+@pytest.mark.parametrize("scenario", ACCELERATED)
+def test_accelerated_ranks_are_one_accelerated_process(
+    outcomes: Outcomes, scenario: str, method: str
+) -> None:
+    (alone,) = outcomes[f"alone {scenario}:{method}"]
     if not alone["on_kernels"]:
         pytest.skip("the kernels cannot be built here")
-    for outcome in outcomes[f"accelerated:{method}"]:
+    for outcome in outcomes[f"{scenario}:{method}"]:
         assert outcome["on_kernels"] == alone["on_kernels"]
         assert outcome["exact"], "inactive weights and state are exactly zero"
         assert all(torch.equal(outcome["masks"][name], mask) for name, mask in alone["masks"].items())

@@ -46,9 +46,9 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
     return x, torch.randint(0, 3, (BATCH,), generator=draw)
 
 
-def make_sparse(model: nn.Module, method: str) -> so.Topology:
+def make_sparse(model: nn.Module, method: str, storage: Any = "dense") -> so.Topology:
     start = METHODS[method].starts_at()
-    return so.sparsify(model, 0.8 if start is None else start, seed=1)
+    return so.sparsify(model, 0.8 if start is None else start, seed=1, storage=storage)
 
 
 def make_optimizer(model: nn.Module, method: str, topology: so.Topology) -> so.SparseOpt:
@@ -90,6 +90,8 @@ def result(model: nn.Module, topology: so.Topology) -> dict[str, Any]:
 
 def zeros_are_exact(optimizer: so.SparseOpt) -> bool:
     """On this rank's part: weights outside the mask, and the state of weights that do not learn, are exactly zero."""
+    if optimizer.topology.kind() == "packed":
+        return True  # nothing is outside
     for name, parameter in optimizer.topology.parameters.items():
         if local(parameter.detach())[~local(optimizer.topology.masks[name])].any():
             return False
@@ -114,12 +116,26 @@ def ddp(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
     return result(model, topology) | {"exact": zeros_are_exact(optimizer)}
 
 
-def accelerated(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
-    """On the sparse kernels, whose gradients and weights travel as active values; in one process and in several."""
+def ddp_packed(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
+    """Active values alone travel, and at RigL's updates the dense gradient."""
+    model = network()
+    topology = make_sparse(model, method, "packed")
+    optimizer = make_optimizer(model, method, topology)
+    parallel = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    train(parallel, optimizer, range(20), rank, world)
+    return result(model, topology) | {"exact": zeros_are_exact(optimizer)}
+
+
+def accelerated_packed(rank: int, world: int, method: str, folder: Path) -> dict[str, Any]:
+    return accelerated(rank, world, method, folder, storage="packed")
+
+
+def accelerated(rank: int, world: int, method: str, folder: Path, storage: Any = "dense") -> dict[str, Any]:
+    """On the sparse kernels; in one process and in several."""
     torch.manual_seed(3)
     layers = (nn.Flatten(), nn.Linear(128, 60), nn.ReLU(), nn.Linear(60, 40), nn.ReLU(), nn.Linear(40, 3))
     model = nn.Sequential(*layers)
-    topology = so.sparsify(model, 0.8, seed=1)
+    topology = so.sparsify(model, 0.8, seed=1, storage=storage)
     sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = so.SparseOpt(sgd, topology, METHODS[method], max_grad_norm=1.0, **OPTIONS.get(method, {}))
     so.accelerate(model, topology)

@@ -1,12 +1,14 @@
 """Where a study lives: a SQLite file for one machine, PostgreSQL for many. Nothing but the study is kept there.
 
 What Optuna's storage cannot do in one step (look, decide, write) is done by one process at a time: `exclusive` is a
-lock that the system takes back from whoever dies with it, the lock of a file here and an advisory lock in PostgreSQL.
+lock that the system takes back from whoever dies with it, the lock of a file here and an advisory lock in PostgreSQL, one
+for each study. Heartbeats take no lock.
 A worker holds no connection while it trains.
 """
 
 import contextlib
 import fcntl
+import hashlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -84,12 +86,13 @@ class Database:
             self.storage.engine.dispose()
 
     @contextlib.contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Be the only process, on whatever machine, that is in such a block on this database.
+    def exclusive(self, study: str = "") -> Iterator[None]:
+        """Be the only process, on whatever machine, that is in such a block for this study; without one, for the tables.
 
         Connections are kept for the length of the block.
         """
-        locked = self._file_locked() if self.url.get_backend_name() == "sqlite" else self._advisory_locked()
+        sqlite = self.url.get_backend_name() == "sqlite"
+        locked = self._file_locked() if sqlite else self._advisory_locked(study)
         try:
             with locked:
                 yield
@@ -97,11 +100,11 @@ class Database:
             self.close()
 
     @contextlib.contextmanager
-    def _advisory_locked(self) -> Iterator[None]:
+    def _advisory_locked(self, study: str) -> Iterator[None]:
         with self._engine.begin() as connection:
             for name, limit in LOCK_TIMEOUTS.items():
                 connection.execute(text(f"SET LOCAL {name} = '{limit}'"))
-            connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
+            connection.execute(select(func.pg_advisory_xact_lock(_key(study))))
             yield
 
     @contextlib.contextmanager
@@ -130,6 +133,12 @@ class Database:
         sqlite = self.url.get_backend_name() == "sqlite"
         limit = {"timeout": 30} if sqlite else {"connect_timeout": 10}
         return {"pool_pre_ping": True, "connect_args": limit}
+
+
+def _key(study: str) -> int:
+    """The number of a study's lock: 64 bits with a sign, as PostgreSQL has them."""
+    digest = hashlib.sha256(study.encode()).digest()
+    return (LOCK ^ int.from_bytes(digest[:8])) - 2**63 if study else LOCK
 
 
 def beside(folder: Path) -> str:

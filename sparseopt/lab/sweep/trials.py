@@ -5,7 +5,8 @@ or dies, runs again from its checkpoint, and is complete once. While it runs it 
 heartbeat, a number that the worker raises every few seconds. A worker that finds another name on its trial has been
 taken for dead, and lets go.
 
-Every change of hands happens in the database's exclusive block, and each method can be called again if its answer was lost.
+Every change of hands happens in the study's exclusive block (a heartbeat is none), and each method can be called again if its
+answer was lost.
 """
 
 from collections.abc import Iterable, Mapping
@@ -59,7 +60,7 @@ class Trials:
     def open(cls, database: Database, name: str, plan: Plan) -> "Trials":
         """Make the study, or join it, and add the trials it lacks, whoever else does the same at this moment."""
         storage = database.storage  # before the block: making the tables is one as well
-        with database.exclusive():
+        with database.exclusive(name):
             study = optuna.create_study(
                 study_name=name,
                 storage=storage,
@@ -78,7 +79,7 @@ class Trials:
     def claim(self, worker: str, machine: str, refused: Iterable[int] = ()) -> Claim | None:
         """Become the one who works on the first trial that waits; None if there is none but `refused` ones."""
         refused = set(refused)
-        with self.database.exclusive():
+        with self.database.exclusive(self.name):
             for trial in self.all():
                 waiting = trial.state == WAITING and trial._trial_id not in refused
                 # A worker asks when it has no trial: one that bears its name is the answer that got lost.
@@ -89,14 +90,18 @@ class Trials:
 
     def beat(self, claim: Claim, number: int, accuracies: Mapping[int, float]) -> None:
         """Show that the worker is alive, and the test accuracy of epochs; Lost if the trial is not its own any more."""
-        with self.database.exclusive():
+        # Without the lock, which 200 workers would queue for. A worker that was taken for dead a moment ago may still write one
+        # beat, or an accuracy of the same run, on a trial that is another's by now; its next beat finds that out.
+        try:
             trial = self._own(claim)
             self.storage.set_trial_user_attr(claim.trial_id, BEAT, number)
             self._report(trial, accuracies)
+        finally:
+            self.database.close()
 
     def complete(self, claim: Claim, accuracies: Mapping[int, float], seconds: float) -> None:
         """The run is at its end; its value is the test accuracy of the last epoch."""
-        with self.database.exclusive():
+        with self.database.exclusive(self.name):
             if self._is(claim.trial_id, claim.worker, COMPLETE):
                 return
             self._report(self._own(claim), accuracies)
@@ -106,14 +111,14 @@ class Trials:
 
     def fail(self, claim: Claim, reason: str) -> None:
         """The run cannot come to its end."""
-        with self.database.exclusive():
+        with self.database.exclusive(self.name):
             if not self._is(claim.trial_id, claim.worker, FAIL):
                 self._own(claim)
                 self._fail(claim.trial_id, reason)
 
     def give_back(self, trial_id: int, worker: str) -> None:
         """Let another worker go on with what is this worker's."""
-        with self.database.exclusive():
+        with self.database.exclusive(self.name):
             if self._is(trial_id, worker, RUNNING):
                 self.storage.set_trial_state_values(trial_id, WAITING)
 
@@ -128,7 +133,7 @@ class Trials:
 
         A run at which worker after worker dies, without another epoch, is given up.
         """
-        with self.database.exclusive():
+        with self.database.exclusive(self.name):
             trial = self.storage.get_trial(dead._trial_id)
             if trial.state != RUNNING or vital_signs(trial) != vital_signs(dead):
                 return False

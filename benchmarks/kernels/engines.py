@@ -13,7 +13,6 @@ import argparse
 import statistics
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from pathlib import Path
 import torch
 from candidates import settled
 from deepsparse_pipe import DeepSparse
-from timing import machine
+from timing import CLOCKS, machine
 from torch import Tensor, nn
 
 import sparseopt as so
@@ -127,12 +126,12 @@ def available(*names: str) -> Iterator[str]:
     yield from (name for name in names if find_spec(name))
 
 
-def clock(run: Run) -> Clock:
+def clock(run: Run, now: Callable[[], float]) -> Clock:
     def seconds(calls: int) -> float:
-        start = time.perf_counter()
+        start = now()
         for _ in range(calls):
             run()
-        return time.perf_counter() - start
+        return now() - start
 
     return seconds
 
@@ -164,13 +163,13 @@ def compare(given: argparse.Namespace, network: str, batch: int, threads: int) -
         pipe = stack.enter_context(DeepSparse(given.deepsparse, threads)) if given.deepsparse else None
 
         def add(name: str, run: Run, output: Tensor) -> None:
-            runs[name], expected[name], clocks[name] = run, output, clock(run)
+            runs[name], expected[name], clocks[name] = run, output, clock(run, CLOCKS[given.clock])
 
         def add_deepsparse(name: str, path: Path, output: Tensor) -> None:
             assert pipe is not None
             other, number = pipe, pipe.load(path, x)
             runs[name], expected[name] = (lambda: other.run(number)), output
-            clocks[name] = lambda calls: other.seconds(number, calls)
+            clocks[name] = lambda calls: other.seconds(number, calls, given.clock)
 
         model, _ = made(network, 0, "erk")
         path = export(model, x, folder / f"{network}-{batch}-dense.onnx")
@@ -221,11 +220,14 @@ def main() -> None:
     parser.add_argument("--dense-deepsparse", action="store_true")
     parser.add_argument("--torch", action=argparse.BooleanOptionalAction, default=True, help="torch compiled")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu: on a busy machine, with one thread"
+    )
     parser.add_argument("--turn", type=float, default=0.05, help="seconds of one engine's turn")
     given = parser.parse_args()
     for threads in given.threads:
         torch.set_num_threads(threads)
-        print(machine("wall"))
+        print(machine(given.clock))
         for network in given.network:
             for batch in given.batch or NETWORKS[network].batches:
                 with tempfile.TemporaryDirectory() as folder:

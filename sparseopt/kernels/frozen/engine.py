@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import fx, nn
+from torch.fx import GraphModule
 
 from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.region import FrozenRegion
@@ -44,9 +45,12 @@ class Engine:
     ) -> None:
         """`frozen`: modules whose Python might do otherwise at another call, and does as it did when the engine was made."""
         self.program, self.layers, self.name, self.frozen = program, tuple(layers), name, dict(frozen or {})
+        self._only = only_piece(program)
 
     @torch.inference_mode()
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._only is not None and len(args) == 1 and not kwargs:
+            return self._only.forward(args[0])[0]
         return self.program.forward(*args, **kwargs)
 
     def save(self, path: str | Path) -> None:
@@ -108,6 +112,23 @@ class Engine:
         raise TypeError(
             "an Engine cannot be pickled, nor saved by torch.save: engine.save(path) writes a file that so.load_engine(path) runs"
         )
+
+
+def only_piece(program: nn.Module | Saved) -> FrozenRegion | FrozenChain | None:
+    """The piece that is all of a program, with one input and one output: it can be called without any detour."""
+    if not isinstance(program, GraphModule):
+        return None
+    match [(node.op, node.args) for node in program.graph.nodes]:
+        case [
+            ("placeholder", ()),
+            ("call_module", (_,)),
+            ("call_function", (_, 0)),
+            ("output", (fx.Node(),)),
+        ]:
+            (called,) = (str(node.target) for node in program.graph.nodes if node.op == "call_module")
+            piece = program.get_submodule(called)
+            return piece if isinstance(piece, FrozenRegion | FrozenChain) else None
+    return None
 
 
 def load_engine(path: str | Path) -> Engine:

@@ -64,6 +64,7 @@ def compile_inference(model: nn.Module, topology: Topology | None = None) -> Eng
         found = find_sparse(model, traced.graph, reasons)
         rewrite(traced, found)
         replace_pools(traced)
+        traced.delete_all_unused_submodules()
         program = traced
     engine = Engine(program, (), name, frozen)
     sparse = {name for piece in engine.pieces() for name in piece.content.names()}

@@ -122,7 +122,12 @@ class Network(_Handle):
     def run(self, images: Sequence[Tensor]) -> list[Tensor]:
         """[sample, channel, row, column] each -> the outputs."""
         samples = images[0].shape[0]
-        given = [image.to(CPU, torch.float32).contiguous() for image in images]
+        given = [
+            image
+            if image.dtype is FLOAT and image.is_cpu and image.is_contiguous()
+            else image.to(CPU, FLOAT).contiguous()
+            for image in images
+        ]
         require(len(given) == len(self._inputs), "another number of inputs")
         results = [torch.empty((samples, *sizes), dtype=FLOAT, device=CPU) for sizes in self._outputs]
         self._call(

@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,18 @@ def test_two_levels_in_one_process_keep_to_themselves() -> None:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a compiler for x86-64")
 def test_avx512_compiles_where_it_cannot_run() -> None:
     assert os.fstat(build.library("avx512")).st_size
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="needs clang++")
+def test_clang_takes_the_flags_and_the_sources() -> None:
+    source = str(compiler.SOURCES / "library.cpp")
+    run = subprocess.run(
+        ["clang++", *compiler.flags(levels.possible()[0]), "-fsyntax-only", source],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("level", ["sse9", "avx512"])

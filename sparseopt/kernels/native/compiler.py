@@ -15,7 +15,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent.parent / "csrc"
 FLAGS = (
     *("-std=c++20", "-O3", "-ffp-contract=fast", "-w"),
-    *("-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique"),  # several levels in one process
+    *("-shared", "-fPIC", "-fvisibility=hidden"),  # hidden: several levels in one process share nothing
 )
 # What each level is compiled with beyond what every CPU of its kind has.
 X86_LEVELS = {"avx512": ("-march=x86-64-v4",), "avx2": ("-march=x86-64-v3",), "portable": ()}

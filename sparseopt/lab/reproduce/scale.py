@@ -30,7 +30,11 @@ def _several(kind: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSp
     """An option of several values, separated by commas or spaces, each counted once."""
 
     def read(words: list[str]) -> tuple[Any, ...]:
-        return tuple(dict.fromkeys(kind(part) for word in words for part in word.split(",") if part))
+        try:
+            return tuple(dict.fromkeys(kind(part) for word in words for part in word.split(",") if part))
+        except ValueError:
+            given = " ".join(words)
+            raise UserError(f"an option that takes {metavar} must have numbers, got {given!r}") from None
 
     return PrimitiveConstructorSpec(
         nargs="*",

@@ -15,6 +15,8 @@ from sparseopt.lab.config.recipes import RECIPES
 from sparseopt.lab.show.figures import save
 from sparseopt.lab.training.train import train
 
+pytestmark = pytest.mark.slow
+
 TWINS = ["--seeds", "2", "--batches", "4", "--hidden", "16"]
 STUDENTS = ["--seeds", "6", "--time", "20"]
 QUICK = {

@@ -12,6 +12,8 @@ import pytest
 import torch
 from every_method import METHODS
 
+pytestmark = pytest.mark.slow
+
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 
@@ -73,7 +75,6 @@ def run_all(folder: Path, methods: Sequence[str], accelerated: list[str], *on_tw
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", OTHERS)
 @pytest.mark.parametrize("scenario", ["ddp", "fsdp", "fsdp_resumed"])
 def test_so_it_is_for_every_method(outcomes_of_others: Outcomes, scenario: str, method: str) -> None:

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 import sparseopt as so
 
+pytestmark = pytest.mark.slow
+
 STEPS, BATCH, SPARSITY = 1000, 64, 0.9
 
 

@@ -10,9 +10,12 @@ import sparseopt as so
 
 STEPS = 24
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`torch.jit:DeprecationWarning"
-)  # torch's compiler uses what torch deprecates
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore:`torch.jit:DeprecationWarning"
+    ),  # torch's compiler uses what torch deprecates
+]
 
 
 @pytest.fixture(autouse=True)

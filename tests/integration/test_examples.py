@@ -15,7 +15,7 @@ import torch
 
 import sparseopt as so
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MARK = "# sparse"

@@ -23,6 +23,8 @@ from sparseopt.lab.data import pipeline
 from sparseopt.lab.data.batches import Batch, Pipeline
 from sparseopt.lab.system.ranks import Ranks
 
+pytestmark = pytest.mark.slow
+
 ARCHIVE = "imagenet-sample-1000-224px.tar"
 BATCH = 6
 

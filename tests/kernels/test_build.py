@@ -17,6 +17,8 @@ import sparseopt as so
 from sparseopt.kernels.native import build, compiler, levels
 from sparseopt.kernels.native.spinner import CLEAR_LINE, spinner
 
+pytestmark = pytest.mark.slow
+
 GRADIENTS_OF_A_SMALL_NETWORK = """
 import torch, sparseopt as so
 from torch import nn
@@ -42,7 +44,6 @@ print("lanes", operators().lanes())
 LANES = {"avx512": 16, "avx2": 8, "portable": 4}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("level", levels.possible())
 def test_every_level_computes_the_same(level: str) -> None:
     run = subprocess.run(
@@ -55,7 +56,6 @@ def test_every_level_computes_the_same(level: str) -> None:
     assert run.stdout.strip() == f"lanes {LANES[level]}", run.stderr
 
 
-@pytest.mark.slow
 def test_two_levels_in_one_process_keep_to_themselves() -> None:
     for level in levels.possible():
         operators = build.operators(level)
@@ -67,7 +67,6 @@ def test_two_levels_in_one_process_keep_to_themselves() -> None:
         assert torch.equal(image, back)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a compiler for x86-64")
 def test_avx512_compiles_where_it_cannot_run() -> None:
     assert os.fstat(build.library("avx512")).st_size

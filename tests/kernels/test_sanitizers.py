@@ -9,6 +9,8 @@ import pytest
 
 from sparseopt.kernels.native import compiler, levels
 
+pytestmark = pytest.mark.slow
+
 SHAPES = """
 import torch, sparseopt as so
 from torch import nn
@@ -158,7 +160,6 @@ def asan() -> Path | None:
     return path if path.is_absolute() else None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("code", [SHAPES, WRONG_ARGUMENTS], ids=["shapes", "wrong arguments"])
 @pytest.mark.skipif(asan() is None, reason="needs a compiler with the address sanitizer")
 def test_no_memory_error_and_no_undefined_behaviour(code: str) -> None:

@@ -15,6 +15,8 @@ from sparseopt.lab.training.experiment import build
 from sparseopt.lab.training.train import train
 from sparseopt.lab.training.trainer import Observer, Trainer
 
+pytestmark = pytest.mark.slow
+
 
 class StopAt(Observer):
     """Ends a run after a step, as whatever goes wrong would."""

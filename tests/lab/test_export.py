@@ -15,6 +15,8 @@ from sparseopt.lab.config.recipes import RECIPES
 from sparseopt.lab.training.experiment import build_model
 from sparseopt.lab.training.train import Summary, train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:

@@ -73,6 +73,7 @@ def run_with_little_space(config: Config, out: Path, limit: int) -> None:
         os._exit(error.exit_code if "cannot write" in str(error) else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accelerate", KILLS)
 def test_killed_at_random_moments_it_ends_with_the_same_bits(
     *, accelerate: Accelerate, small: Small, outcome: Outcome, workers: Any, tmp_path: Path

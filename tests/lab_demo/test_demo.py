@@ -11,6 +11,8 @@ from sparseopt.lab.demo.workers import run_all
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import find_runs
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "--seeds",
     "2",

@@ -10,6 +10,8 @@ import torch
 from every_method import METHODS
 from torch import Tensor
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("resume_run.py")
 
 

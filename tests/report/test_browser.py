@@ -16,6 +16,8 @@ from sparseopt.lab.report import Drawing, Section, write_report
 from sparseopt.lab.runs.catalogue import find_runs
 from sparseopt.lab.show.table import Table
 
+pytestmark = pytest.mark.slow
+
 Maker = Any
 Open = Callable[..., Page]
 

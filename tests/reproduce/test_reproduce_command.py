@@ -22,6 +22,8 @@ from sparseopt.lab.show.figures import save
 from sparseopt.lab.training.place import Place
 from sparseopt.lab.training.train import train
 
+pytestmark = pytest.mark.slow
+
 AtScale = Callable[..., Grid]
 OutcomesOf = Callable[..., Outcomes]
 

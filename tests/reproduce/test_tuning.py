@@ -21,6 +21,8 @@ from sparseopt.lab.reproduce.targets import TARGETS, Target
 from sparseopt.lab.reproduce.tuning import Search, Tuning, tuning
 from sparseopt.lab.runs.catalogue import Run
 
+pytestmark = pytest.mark.slow
+
 AtScale = Callable[..., Grid]
 RATES = (("lr", 0.1), ("lr", 0.2), ("lr", 0.4))
 ROW = Row(0.97, "set", Arm("layer"))

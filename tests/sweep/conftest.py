@@ -185,7 +185,7 @@ def sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
         each.end_all()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database for a study: a SQLite file, or the server."""
     if request.param == "sqlite":

@@ -28,6 +28,8 @@ from sparseopt.lab.sweep.trials import Trials
 from sparseopt.lab.sweep.worker import Worker
 from sparseopt.lab.training.place import Place
 
+pytestmark = pytest.mark.slow
+
 GRID = ["--grid", "seed=0,1"]
 
 

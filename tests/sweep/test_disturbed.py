@@ -16,6 +16,8 @@ from sparseopt.lab.commands.sweep import main
 from sparseopt.lab.errors import INTERRUPTED
 from sparseopt.lab.runs.rundir import RunDir
 
+pytestmark = pytest.mark.slow
+
 GRID = ("seed=0,1,2,3,4,5", "correction=none,layer")
 RUNS = 12
 
@@ -126,7 +128,6 @@ def test_ctrl_c_saves_gives_back_and_the_same_command_goes_on(
     undisturbed(disturbed)
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_waited_for(sweep: Callable[..., Any], undisturbed: Callable[..., None]) -> None:
     disturbed = sweep("seed=0,1")
     command = disturbed.start()

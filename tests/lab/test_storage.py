@@ -1,4 +1,4 @@
-"""--storage: runs on packed weights, what they go on with, and what they say."""
+"""--weight-storage: runs on packed weights, what they go on with, and what they say."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_run_goes_on_in_its_storage_and_refuses_the_other(small: Small, tmp_pa
     train(small(), run.path, storage="packed")
     assert read_json(run.config_file)["storage"] == "packed"
     (run.path / "summary.json").unlink()
-    with pytest.raises(UserError, match="--storage packed"):
+    with pytest.raises(UserError, match="--weight-storage packed"):
         train(small(), run.path, storage="dense")
     summary = train(small(), run.path)
     assert summary.experiment is not None

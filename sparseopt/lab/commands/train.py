@@ -51,7 +51,7 @@ def _command(defaults: Config) -> Command:
                     checkpoint_seconds=place.checkpoint_seconds,
                     ranks=ranks,
                     accelerate=place.accelerate,
-                    storage=place.storage,
+                    storage=place.weight_storage,
                     tracker=place.tracker,
                 )
             except KeyboardInterrupt:

@@ -43,7 +43,7 @@ def measure(config: Config, place: Place) -> Pace:
     """Train a few steps and evaluate a batch."""
     enough = max(config.epochs, UNTIMED + TIMED)  # an epoch of very little data may be a single step
     often = replace(config, every=UPDATE_EVERY, epochs=enough)
-    kept = {"accelerate": place.accelerate, "storage": place.storage}
+    kept = {"accelerate": place.accelerate, "storage": place.weight_storage}
     experiment = build(often, device=settle(place), data_dir=place.data_dir, **kept)
     timing = StepTimes()
     trainer = Trainer(experiment)

@@ -128,7 +128,7 @@ class Worker:
                     observers=[pulse],
                     checkpoint_seconds=job.place.checkpoint_seconds,
                     accelerate=job.place.accelerate,
-                    storage=job.place.storage,
+                    storage=job.place.weight_storage,
                     tracker=job.place.tracker,
                 )
             except DiskFull as error:

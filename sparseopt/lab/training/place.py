@@ -25,7 +25,7 @@ class Place:
     accelerate: Accelerate = "off"
     """Train sparse layers on sparse CPU kernels, which round in another order: always, never, or (auto) where they are faster,
     which is measured before the first step."""
-    storage: Storage | None = None
+    weight_storage: Storage | None = None
     """Keep weights as dense tensors with zeros, or packed, as their active values alone (docs/storage.md). None: packed with
     --accelerate on where the method allows it, else dense; a run that goes on keeps the storage it began with."""
     tracker: tuple[Tracker, ...] = ("tensorboard",)

@@ -8,13 +8,15 @@
 >>> optimizer = so.SparseOpt(optimizer, topology, so.RigL(total_steps=10_000))  # from here on, an ordinary optimizer
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from sparseopt.loading import interruptible
 
 with interruptible():
     import torch  # noqa: F401 - what takes a second or two
 
-from sparseopt import analysis, kernels, methods, optim, topology
-from sparseopt.kernels import accelerate, compile_inference, load, load_engine
+from sparseopt import methods, optim, topology
 from sparseopt.methods import (
     ACDC,
     DSR,
@@ -37,7 +39,17 @@ from sparseopt.methods import (
 from sparseopt.optim import HAM, SparseOpt, average, skew_factors
 from sparseopt.topology import Layer, Topology, densities, register_layer, sparsify
 
+if TYPE_CHECKING:
+    from sparseopt import analysis, kernels
+    from sparseopt.kernels import accelerate, compile_inference, load, load_engine
+
 __version__ = "0.2.0"
+
+# Imported when first asked for: a training loop that needs neither starts without them.
+LATER = {
+    **dict.fromkeys(("accelerate", "compile_inference", "load", "load_engine"), "sparseopt.kernels"),
+    **{name: f"sparseopt.{name}" for name in ("analysis", "kernels")},
+}
 
 __all__ = [
     "ACDC",
@@ -76,3 +88,14 @@ __all__ = [
     "sparsify",
     "topology",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(LATER[name])
+    return module if LATER[name] == f"{__name__}.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LATER})

@@ -17,7 +17,7 @@ def methods(total_steps: int = STEPS, every: int = 3) -> dict[str, so.Method]:
         "gse": so.GSE(**often, subset=0.5),
         "srigl": so.SRigL(**often),
         "mest": so.MEST(**often),
-        "mest-soft": so.MEST(**often | {"until": 0.8}, soft=True),
+        "mest-soft": so.MEST(**{**often, "until": 0.8}, soft=True),
         "dsr": so.DSR(**often, threshold=0.05),
         "snfs": so.SNFS(**often),
         "deepr": so.DeepR(total_steps, temperature=1e-4),

@@ -100,7 +100,7 @@ def onnx_runtime(path: Path, x: Tensor, threads: int) -> Run:
 
 
 def openvino(path: Path, x: Tensor, threads: int) -> Run:
-    import openvino
+    import openvino  # pyright: ignore[reportMissingImports]
 
     options = {
         "INFERENCE_NUM_THREADS": threads,

@@ -87,12 +87,13 @@ def bash(lines: Mapping[str, Options]) -> str:
     commands = " ".join(dict.fromkeys(line.split()[0] for line in lines))
     return f"""# completion of sparseopt for bash; in zsh: autoload -U bashcompinit && bashcompinit first
 _sparseopt() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" name="" words=""
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W "{commands} --help --version" -- "$word"))
     return
   fi
-  case "${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}" in
+  if [ "$COMP_CWORD" -gt 2 ]; then name="${{COMP_WORDS[2]}}"; fi
+  case "${{COMP_WORDS[1]}} $name" in
 {cases}
   esac
   if [ -n "$words" ]; then
@@ -109,7 +110,7 @@ complete -o filenames -F _sparseopt sparseopt
 def _case(line: str, options: Options) -> str:
     named = [f'      {option}) words="{" ".join(words)}" ;;' for option, words in options.items() if words]
     first, *rest = line.split()
-    pattern = f'"{first} {rest[0]}"*' if rest else f'"{first} "*'
+    pattern = f'"{first} {rest[0]}"' if rest else f'"{first} "*'
     flags = " ".join(["--help", "--debug", *(option for option in options if option.startswith("--"))])
     names = " ".join(option for option in options if not option.startswith("--"))
     return "\n".join(

@@ -37,7 +37,7 @@ def build(device: torch.device, method: so.Method) -> tuple[nn.Module, so.Sparse
     model = nn.Linear(INPUTS, NEURONS, bias=False).to(device)
     topology = so.sparsify(model, 0.6)
     sgd = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
-    return model, so.SparseOpt(sgd, topology, method)
+    return model, so.SparseOpt(sgd, topology, method, correction="layer")
 
 
 METHODS = [

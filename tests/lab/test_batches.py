@@ -130,6 +130,13 @@ def test_a_batch_size_that_cannot_be_is_refused(batch_size: int) -> None:
 def test_imagenet_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARSEOPT_DATA", raising=False)
     monkeypatch.setenv("SPARSEOPT_CACHE", str(tmp_path))
-    missing = "--data-dir" if importlib.util.find_spec("torchvision") else "torchvision"
-    with pytest.raises(UserError, match=missing):
+    with pytest.raises(UserError, match="--data-dir"):
         pipeline("imagenet", 2)
+
+
+@pytest.mark.skipif(bool(importlib.util.find_spec("torchvision")), reason="torchvision is here")
+def test_a_folder_of_images_says_that_torchvision_is_missing(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        (tmp_path / part).mkdir()
+    with pytest.raises(UserError, match="torchvision"):
+        pipeline("imagenet", 2, data_dir=tmp_path)

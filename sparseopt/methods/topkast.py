@@ -8,7 +8,9 @@ which have more to prove, by `penalty` w / D, with D the density of A.
 A is the topology's mask; the values of B outside A lie with the optimizer. Begin from a dense topology, `sparsify(model,
 0.0)`: both sets are chosen from it before the first step. `every` may be larger than 1, as the paper recommends for speed (it
 loses little up to 100). The penalty is of the l2 kind, half the square; the paper writes it for magnitudes, `penalty_norm=1`.
-A weight that returns to B starts at 0 with zero state, where the authors leave its old value in a dense memory.
+A weight that returns to B starts at 0 with zero state, where the authors leave its old value in a dense memory. There is no
+code of the authors; a public one (torch_topkast) penalises norms of layers, not squares, and chooses anew at every step of the
+first epochs only.
 
 >>> import sparseopt as so
 >>> so.TopKAST(total_steps=100, sparsity=0.9, backward_sparsity=0.8).cost_at(1, sparse=0.1)

@@ -23,6 +23,15 @@ CORE: dict[str, set[str]] = {
 }
 """The core's places, and what each may import."""
 
+KERNELS: dict[str, set[str]] = {
+    "native": set(),
+    "match": {"native"},
+    "conv": {"native", "match"},
+    "linear": {"native", "match"},
+    "frozen": {"native", "match"},
+}
+"""The kernels' folders, and what each may import: inference (`frozen`) knows nothing of training (`conv`, `linear`)."""
+
 LAB = [
     "errors",
     "system",
@@ -99,6 +108,29 @@ def test_the_core_points_one_way() -> None:
         if place(module) in CORE and place(target) not in CORE[place(module)]
     ]
     assert not wrong
+
+
+def test_the_kernels_point_one_way() -> None:
+    prefix = "sparseopt.kernels."
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in modules().items()
+        for target in imported(path)
+        if module.startswith(prefix) and target.startswith(prefix)
+        if (here := module.split(".")[2]) in KERNELS
+        if (there := target.split(".")[2]) != here and there not in KERNELS[here]
+    ]
+    assert not wrong
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    """A name that stands for two things makes a reader look up which."""
+    homes: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize("name", CORE)

@@ -15,16 +15,14 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from torch._compile import _disable_dynamo
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 from torch.jit._trace import is_tracing
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from sparseopt.kernels.conv.region import SparseRegion
 from sparseopt.kernels.guarded import GuardedPiece, SparsePiece
 from sparseopt.kernels.linear.chain import SparseChain
-from sparseopt.kernels.match.chains import Chain, match_chains
-from sparseopt.kernels.match.convs import Names, match_convs
-from sparseopt.kernels.match.effects import effects
+from sparseopt.kernels.match.convs import Names
 from sparseopt.kernels.match.graph import Region
 from sparseopt.kernels.match.modules import (
     Replacement,
@@ -33,23 +31,23 @@ from sparseopt.kernels.match.modules import (
     tied_modules,
     weight_parameter,
 )
+from sparseopt.kernels.match.pieces import BREAK_EVEN, find_pieces_in
 from sparseopt.kernels.match.python import Guard
 from sparseopt.kernels.match.reasons import layers as layers_in
 from sparseopt.kernels.match.reasons import reasons_in
 from sparseopt.kernels.match.rewrite import Piece, extract, rewrite
 from sparseopt.kernels.match.structure import Modes, Structure
-from sparseopt.kernels.match.tracing import Unsupported, trace, trace_provable
+from sparseopt.kernels.match.tracing import Unsupported, trace_provable
 from sparseopt.kernels.native.build import BuildError, operators
 from sparseopt.topology import Topology
 
-__all__ = ["Unsupported", "accelerate", "accelerated_layers", "find_pieces", "restore", "summary", "trace"]
+__all__ = ["Unsupported", "accelerate", "accelerated_layers", "restore", "summary"]
 
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 Accept = Callable[[SparsePiece], bool]
 
-BREAK_EVEN = 0.5  # sparsity of a piece below which dense kernels are as fast
 CHANGES = 3  # of attributes that a module's Python reads, after which it is no longer traced
 KEPT_PROGRAMS = 8  # combinations of modes whose programs are kept
 
@@ -389,22 +387,3 @@ def _is_exporting() -> bool:
     """Exporters and tracers are given the dense network: the kernels are not operators that they know."""
     exporting = getattr(torch.compiler, "is_exporting", None)
     return is_tracing() or (exporting is not None and exporting())
-
-
-def find_pieces_in(
-    modules: dict[str, nn.Module], graph: Graph, tied: set[nn.Module], names: Names
-) -> list[Piece[Any]]:
-    """What the kernels can run of a trace: regions of convolutions, and chains of linear layers."""
-    barriers = effects(graph, modules)
-    return [
-        *match_convs(modules, graph, tied, barriers, names),
-        *match_chains(modules, graph, tied, barriers, names),
-    ]
-
-
-def find_pieces(model: nn.Module, graph: Graph) -> tuple[list[Piece[Region]], list[Piece[Chain]]]:
-    """The same of a trace of the whole model, layers by their names in it."""
-    modules = dict(model.named_modules())
-    found = find_pieces_in(modules, graph, tied_modules(model), lambda _, target: f"{target}.weight")
-    regions = [piece for piece in found if isinstance(piece.content, Region)]
-    return regions, [piece for piece in found if not isinstance(piece.content, Region)]

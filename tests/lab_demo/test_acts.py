@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sparseopt.lab.demo.jobs import TrainingResult
-from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, METHODS, SPARSITIES, Settings, plan
+from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, METHODS, SPARSITIES, DemoSettings, plan
 from sparseopt.lab.demo.results_act import results_act, stored_bytes
 from sparseopt.lab.demo.training_act import training_act
 
@@ -29,7 +29,7 @@ def _trainings(effect: float, noise: float) -> dict[tuple[str, ...], list[Traini
 
 
 def test_supported_gain_is_told_with_its_interval() -> None:
-    act = training_act(_trainings(effect=-0.05, noise=0.01), Settings())
+    act = training_act(_trainings(effect=-0.05, noise=0.01), DemoSettings())
     assert "5.0% lower" in act.sentences[0]
     assert "lower in 10 of 10 seeds" in act.sentences[0]
     assert "no difference that the 10 seeds support" in act.sentences[1]
@@ -37,13 +37,13 @@ def test_supported_gain_is_told_with_its_interval() -> None:
 
 
 def test_unsupported_gain_is_not_claimed() -> None:
-    act = training_act(_trainings(effect=-0.005, noise=0.05), Settings())
+    act = training_act(_trainings(effect=-0.005, noise=0.05), DemoSettings())
     assert "no difference that the 10 seeds support" in act.sentences[0]
     assert "lower in" not in act.sentences[0]
 
 
 def test_loss_is_told_as_a_loss() -> None:
-    act = training_act(_trainings(effect=0.05, noise=0.01), Settings())
+    act = training_act(_trainings(effect=0.05, noise=0.01), DemoSettings())
     assert "5.0% higher" in act.sentences[0]
 
 
@@ -56,7 +56,7 @@ def test_results_name_the_best_sparse_row_and_every_row_has_its_size() -> None:
             for ham in ("plain", "with HAM"):
                 accuracy = 0.93 if (method, ham) == ("RigL", "with HAM") else 0.9
                 outcomes[method, f"{sparsity:g}", ham] = [_outcome(0.2, accuracy)] * 2
-    act = results_act(outcomes, Settings())
+    act = results_act(outcomes, DemoSettings())
     assert "RigL with HAM" in act.sentences[0]
     assert "93.0%" in act.sentences[0]
     assert "+0.0 to +3.0 points" in act.sentences[2]
@@ -70,7 +70,7 @@ def test_stored_bytes_by_hand() -> None:
 
 
 def test_plan_pairs_the_seeds_and_covers_the_acts() -> None:
-    jobs = plan(Settings(seeds=3, table_seeds=2))
+    jobs = plan(DemoSettings(seeds=3, table_seeds=2))
     assert [sum(job.act == act for job in jobs) for act in (2, 3, 4)] == [
         2,
         3 * 2 * 3,

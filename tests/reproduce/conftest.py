@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparseopt.lab.config.recipes import RECIPES, Config
-from sparseopt.lab.reproduce.grid import Arm, Grid, Row
+from sparseopt.lab.reproduce.grid import Arm, Grid, GridRow
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
 from sparseopt.lab.reproduce.scale import Scale
 from sparseopt.lab.reproduce.targets import Target
@@ -59,7 +59,7 @@ def outcomes_of() -> Callable[..., Outcomes]:
     return make
 
 
-def _loss(losses: Measured | None, row: Row, seed: int) -> float:
+def _loss(losses: Measured | None, row: GridRow, seed: int) -> float:
     return 1.0 if losses is None else losses[row.arm][seed]
 
 

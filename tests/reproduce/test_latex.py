@@ -8,7 +8,7 @@ import pytest
 from sparseopt.lab.reproduce.convergence import reach
 from sparseopt.lab.reproduce.grid import Arm, Grid
 from sparseopt.lab.reproduce.latex import latex, latex_escape
-from sparseopt.lab.reproduce.layout import Best, Layout
+from sparseopt.lab.reproduce.layout import Best, LabelledTable
 from sparseopt.lab.reproduce.outcomes import Outcomes
 from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table
 from sparseopt.lab.reproduce.targets import TARGETS
@@ -21,7 +21,7 @@ def test_special_signs_are_escaped() -> None:
 
 
 @pytest.fixture
-def layouts(at_scale: Callable[..., Grid], outcomes_of: Callable[..., Outcomes]) -> list[Layout]:
+def layouts(at_scale: Callable[..., Grid], outcomes_of: Callable[..., Outcomes]) -> list[LabelledTable]:
     grid = at_scale(TARGETS["table-imagenet"], epochs=(90, 20), sparsities=(0.9, 0.97), seeds=2)
     outcomes = outcomes_of(grid, {Arm("layer"): [70.0, 71.0], Arm("none"): [71.0, 71.5]})
     return [
@@ -31,7 +31,7 @@ def layouts(at_scale: Callable[..., Grid], outcomes_of: Callable[..., Outcomes])
     ]
 
 
-def test_tables_are_well_formed(layouts: list[Layout]) -> None:
+def test_tables_are_well_formed(layouts: list[LabelledTable]) -> None:
     for layout in layouts:
         check(latex(layout, "tab:x", "2 seeds, 5% of it."), len(layout.columns))
 
@@ -54,7 +54,7 @@ def check(text: str, columns: int) -> None:
         assert len(re.findall(r"(?<!\\)&", line)) + 1 + spanned == columns
 
 
-def test_the_papers_looks(layouts: list[Layout]) -> None:
+def test_the_papers_looks(layouts: list[LabelledTable]) -> None:
     text = latex(layouts[0], "tab:x", "2 seeds, 5% of it.")
     assert r"\caption{" in text.partition(r" 2 seeds, 5\% of it.")[0]
     assert r"\usepackage{booktabs,multirow}" in text.splitlines()[0]
@@ -66,5 +66,5 @@ def test_the_papers_looks(layouts: list[Layout]) -> None:
 
 
 def test_a_table_without_rows_is_still_a_table() -> None:
-    check(latex(Layout("Empty", ("a",), ("b",), []), "tab:e", "1 seed."), 2)
-    check(latex(Layout("One", ("a",), ("b",), [("1", Best("-2"))]), "tab:e", "1 seed."), 2)
+    check(latex(LabelledTable("Empty", ("a",), ("b",), []), "tab:e", "1 seed."), 2)
+    check(latex(LabelledTable("One", ("a",), ("b",), [("1", Best("-2"))]), "tab:e", "1 seed."), 2)

@@ -7,7 +7,7 @@ import pytest
 
 from sparseopt.lab.reproduce.convergence import common_level, epochs_to, reach
 from sparseopt.lab.reproduce.grid import Arm, Grid
-from sparseopt.lab.reproduce.layout import Best, Layout, for_page, for_terminal, markdown
+from sparseopt.lab.reproduce.layout import Best, LabelledTable, for_page, for_terminal, markdown
 from sparseopt.lab.reproduce.outcomes import Outcomes
 from sparseopt.lab.reproduce.records import csv_text, records
 from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table
@@ -136,8 +136,8 @@ def test_records_hold_every_cell_for_programs(set_97: AtScale, outcomes_of: Outc
     assert lines[0].startswith("target,data,model,dst,")
 
 
-def layout() -> Layout:
-    return Layout(
+def layout() -> LabelledTable:
+    return LabelledTable(
         "Names <b> & 50%",
         ("a", "b"),
         ("x|y",),

@@ -12,20 +12,20 @@ import pytest
 from sparseopt.lab.commands.reproduce import main
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.reproduce import tuning as module
-from sparseopt.lab.reproduce.grid import Arm, Grid, Row
+from sparseopt.lab.reproduce.grid import Arm, Grid, GridRow
 from sparseopt.lab.reproduce.layout import Best
 from sparseopt.lab.reproduce.outcomes import experiment
 from sparseopt.lab.reproduce.scale import Candidate, sentence
 from sparseopt.lab.reproduce.tables import tuning_table
 from sparseopt.lab.reproduce.targets import TARGETS, Target
-from sparseopt.lab.reproduce.tuning import Search, Tuning, tuning
+from sparseopt.lab.reproduce.tuning import RowSearch, Tuning, tuning
 from sparseopt.lab.runs.catalogue import Run
 
 pytestmark = pytest.mark.slow
 
 AtScale = Callable[..., Grid]
 RATES = (("lr", 0.1), ("lr", 0.2), ("lr", 0.4))
-ROW = Row(0.97, "set", Arm("layer"))
+ROW = GridRow(0.97, "set", Arm("layer"))
 
 
 def rates(**tried: float | None) -> dict[Candidate, float | None]:
@@ -129,7 +129,7 @@ def test_further_out_keeps_the_other_settings() -> None:
         (("lr", 0.1), ("every", 200)): 29.0,
         (("lr", 0.2), ("every", 200)): 30.0,
     }
-    search = Search(ROW, 10, tried)  # pyright: ignore[reportArgumentType]
+    search = RowSearch(ROW, 10, tried)  # pyright: ignore[reportArgumentType]
     assert search.further() == (("lr", 0.4), ("every", 100))
     assert search.edges == ["largest lr", "smallest every"]
 

@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_trials_are_counted_by_state_and_time_by_epochs(clock: list[float]) -> None:
     assert str(HALFWAY) == "1/4 done, 1 running, 1 failed, 1 waiting"
     assert (HALFWAY.epochs, HALFWAY.all_epochs) == (24, 40)
-    speed = sweep_progress.Speed(BEGINNING)
+    speed = sweep_progress.SweepSpeed(BEGINNING)
     clock[0] = 240.0
     assert speed.left(BEGINNING) == ""
     assert speed.left(HALFWAY) == "2m40s left"  # 24 epochs took 240 s, 16 are left

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sparseopt.kernels.native import pattern
-from sparseopt.kernels.native.packed import Weight
+from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.kernels.native.pattern import Pattern
 
 
@@ -57,7 +57,7 @@ def backward_border(module: nn.Conv2d, height: int, width: int) -> int:
 
 
 @dataclass(frozen=True)
-class Lists:
+class ConvLists:
     """Index lists of one convolution for images of one width; heights matter for the `backward_border` alone."""
 
     shape: torch.Size  # of the weight
@@ -69,7 +69,7 @@ class Lists:
     backward_border: int
 
 
-def build_lists(weight: Weight, height: int, width: int, border: int, lanes: int) -> Lists:
+def build_lists(weight: KernelWeight, height: int, width: int, border: int, lanes: int) -> ConvLists:
     """`border` is that of the convolution's input."""
     module = weight.module
     assert isinstance(module, nn.Conv2d)
@@ -79,7 +79,7 @@ def build_lists(weight: Weight, height: int, width: int, border: int, lanes: int
     around = backward_border(module, height, width)
     read = pattern.geometry(module.in_channels, width, border, lanes)
     written = pattern.geometry(module.out_channels, columns.output, around, lanes)
-    return Lists(
+    return ConvLists(
         shape=shape,
         position=position,
         forward=pattern.conv_forward(position, shape, padding, read),

@@ -8,12 +8,13 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from sparseopt.kernels.conv.convolution import Lists, backward_border, build_lists
-from sparseopt.kernels.conv.run import Plan, Run
+from sparseopt.kernels.conv.convolution import ConvLists, backward_border, build_lists
+from sparseopt.kernels.conv.run import RegionPlan, RegionRun
 from sparseopt.kernels.match.graph import Conv, Region
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.packed import Weight
+from sparseopt.kernels.native.images import check_image
+from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.topology import Topology
 
 KEPT_WIDTHS = 8  # image widths for which index lists are kept; those made first make way
@@ -26,10 +27,10 @@ class SparseRegion(nn.Module):
     def __init__(self, region: Region, topology: Topology) -> None:
         super().__init__()
         self.topology = topology
-        self.plan = Plan(region)
-        self.conv_weights = {conv: Weight(conv.module, conv.weight, topology) for conv in region.convs}
+        self.plan = RegionPlan(region)
+        self.conv_weights = {conv: KernelWeight(conv.module, conv.weight, topology) for conv in region.convs}
         self.memory = Buffers(operators().lanes())
-        self._lists: dict[tuple[Conv, int, int], Lists] = {}
+        self._lists: dict[tuple[Conv, int, int], ConvLists] = {}
         self._built_for = topology.version
 
     def weights(self) -> list[tuple[str, Tensor]]:
@@ -42,7 +43,7 @@ class SparseRegion(nn.Module):
             if conv.norm is not None:
                 yield from conv.norm.parameters()
 
-    def lists(self, conv: Conv, height: int, width: int, border: int) -> Lists:
+    def lists(self, conv: Conv, height: int, width: int, border: int) -> ConvLists:
         key = (conv, width, backward_border(conv.module, height, width))
         if key not in self._lists:
             if len(self._lists) >= KEPT_WIDTHS * len(self.plan.region.convs):
@@ -51,11 +52,11 @@ class SparseRegion(nn.Module):
             self._lists[key] = build_lists(weight, height, width, border, self.memory.lanes)
         return self._lists[key]
 
-    def start(self) -> Run:
+    def start(self) -> RegionRun:
         if self._built_for != self.topology.version:
             self._lists.clear()
             self._built_for = self.topology.version
-        return Run(self.plan, self.conv_weights, self.lists, self.memory, operators())
+        return RegionRun(self.plan, self.conv_weights, self.lists, self.memory, operators())
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
         return _run(self, images)
@@ -68,7 +69,7 @@ class SparseRegion(nn.Module):
         parameters = tuple(self.parameters_of_region())
         images = tuple(image.float() for image in images)
         if torch.is_grad_enabled() and any(each.requires_grad for each in (*images, *parameters)):
-            return _Pass.apply(self, len(images), *images, *parameters)
+            return _RegionPass.apply(self, len(images), *images, *parameters)
         return self.evaluate(images)
 
     def evaluate(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -91,15 +92,7 @@ _run: Any = _disable_dynamo(
 )  # torch.compiler.disable takes a second to import
 
 
-def check_image(image: Tensor, channels: int) -> None:
-    """The kernels trust the shapes."""
-    if image.dim() != 4 or image.shape[1] != channels:
-        raise RuntimeError(
-            f"expected a batch of images (N, {channels}, height, width), got shape {tuple(image.shape)}"
-        )
-
-
-class _Pass(torch.autograd.Function):
+class _RegionPass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, region: SparseRegion, inputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.run, ctx.inputs, ctx.parameters = region.start(), inputs, tensors[inputs:]

@@ -12,17 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from sparseopt.kernels.conv.convolution import Lists, axes
+from sparseopt.kernels.conv.convolution import ConvLists, axes
 from sparseopt.kernels.match.graph import Activation, Conv, Region, Shortcut
 from sparseopt.kernels.native.buffers import Buffers, Shape
+from sparseopt.kernels.native.images import check_sum
 from sparseopt.kernels.native.memory import doubles, floats, zeros
 from sparseopt.kernels.native.norm import Norm
-from sparseopt.kernels.native.packed import Weight
+from sparseopt.kernels.native.packed import KernelWeight
 
-ListsOf = Callable[[Conv, int, int, int], Lists]
+ListsOf = Callable[[Conv, int, int, int], ConvLists]
 
 
-class Plan:
+class RegionPlan:
     """What does not change from run to run: who reads what, what must be kept, how wide borders are."""
 
     def __init__(self, region: Region) -> None:
@@ -59,11 +60,16 @@ class Plan:
         return max((int(p) for padding in paddings for p in padding), default=0)
 
 
-class Run:
+class RegionRun:
     """Buffers and numbers of one pass. `backward` may be called once: it overwrites what `forward` kept."""
 
     def __init__(
-        self, plan: Plan, weights: Mapping[Conv, Weight], lists: ListsOf, buffers: Buffers, ops: Any
+        self,
+        plan: RegionPlan,
+        weights: Mapping[Conv, KernelWeight],
+        lists: ListsOf,
+        buffers: Buffers,
+        ops: Any,
     ) -> None:
         self.plan, self.weights, self.lists, self.buffers, self.ops = plan, weights, lists, buffers, ops
         self.samples = 0
@@ -71,7 +77,7 @@ class Run:
         self.x: dict[Activation, Tensor] = {}
         self.z: dict[Conv, Tensor] = {}
         self.norms: dict[Conv, Norm] = {}
-        self.used: dict[Conv, Lists] = {}
+        self.used: dict[Conv, ConvLists] = {}
         self.values: dict[Conv, Tensor] = {}
         self.g: dict[Activation, Tensor] = {}
         self.g_shapes: dict[Activation, Shape] = {}
@@ -361,23 +367,13 @@ def shape_of(z: Tensor) -> Shape:
     return Shape(z.shape[0], z.shape[1], z.shape[2], z.shape[3])
 
 
-def check_weight(weight: Weight, lists: Lists) -> None:
+def check_weight(weight: KernelWeight, lists: ConvLists) -> None:
     """The kernels trust the shapes."""
     bias = weight.module.bias
     if weight.shape != lists.shape or (bias is not None and bias.shape != lists.shape[:1]):
         raise RuntimeError(
             f"{weight.name!r} has another shape, {tuple(weight.shape)}, than when the model was accelerated, "
             f"{tuple(lists.shape)}"
-        )
-
-
-def check_sum(size: tuple[int, int], added: Shape, stride: int) -> None:
-    """A residual sum adds images of one size; torch would spread the smaller one."""
-    other = (-(-added.height // stride), -(-added.width // stride))
-    if size != other:
-        raise ValueError(
-            f"a residual sum of images of size {size} and {other}: the kernels add equal sizes only; "
-            "use the model without accelerate"
         )
 
 

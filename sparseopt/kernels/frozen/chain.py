@@ -14,7 +14,7 @@ from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.interface import FrozenLinear
 from sparseopt.kernels.native.memory import zeros
-from sparseopt.kernels.native.network import Chain, weights
+from sparseopt.kernels.native.network import NativeChain, weights
 
 # Vectors of samples that pass together (0: single samples) and features whose weights follow one another (0: all).
 WAYS = ((0, 0), (1, 0), (2, 0), (4, 0), (4, 256), (4, 512), (8, 0), (8, 128), (8, 256))
@@ -22,7 +22,7 @@ MANY = 128  # samples from which on more of them change nothing
 DENSE = -1  # instead of the vectors: torch is faster
 RUNS = 5
 
-Run = Callable[[Tensor], Tensor]
+RunChain = Callable[[Tensor], Tensor]
 
 
 class FrozenChain(nn.Module):
@@ -32,11 +32,11 @@ class FrozenChain(nn.Module):
         super().__init__()
         self.content = linears
         self._features = linears.steps[0].weight.shape[1]
-        self._made: dict[tuple[int, int], Run] = {}
+        self._made: dict[tuple[int, int], RunChain] = {}
         self._chosen: dict[int, tuple[int, int, float]] = {}
         self._lock = Lock()
 
-    def make(self, lanes: int, vectors: int, block: int) -> Chain:
+    def make(self, lanes: int, vectors: int, block: int) -> NativeChain:
         """So many vectors of samples at a time, 0: single samples; the weights of `block` features after one another."""
         steps = self.content.steps
         layers = [
@@ -70,14 +70,14 @@ class FrozenChain(nn.Module):
         how = "dense: torch is faster" if vectors == DENSE else f"{together}{blocks}"
         return dict.fromkeys(self.content.names(), f"{how}, the chain {seconds * 1e3:.3g} ms for {samples}")
 
-    def _runner(self, samples: int) -> Run:
+    def _runner(self, samples: int) -> RunChain:
         size = 1 << (min(max(samples, 1), MANY) - 1).bit_length()
         with self._lock:
             found = self._chosen.pop(size, None) or self._choose(size)
             self._chosen[size] = found
             return self._way(*found[:2])
 
-    def _way(self, vectors: int, block: int) -> Run:
+    def _way(self, vectors: int, block: int) -> RunChain:
         if (vectors, block) not in self._made:
             dense = vectors == DENSE
             run = (
@@ -120,7 +120,7 @@ class FrozenChain(nn.Module):
         return FrozenChain(self.content)
 
 
-def shortest(run: Run, x: Tensor) -> float:
+def shortest(run: RunChain, x: Tensor) -> float:
     """Seconds of the shortest of a few runs."""
     run(x)
     times = []

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from sparseopt.kernels.accelerated import BREAK_EVEN, Unsupported, find_pieces, trace
 from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.description import share_of_zeros
 from sparseopt.kernels.frozen.engine import Engine, LayerReport
 from sparseopt.kernels.frozen.freeze import freeze_chain, freeze_region
 from sparseopt.kernels.frozen.pool import replace_pools
 from sparseopt.kernels.frozen.region import FrozenRegion
-from sparseopt.kernels.match.chains import Layer
+from sparseopt.kernels.match.chains import ChainLayer
 from sparseopt.kernels.match.heads import take_heads
 from sparseopt.kernels.match.modules import must_be_called
+from sparseopt.kernels.match.pieces import BREAK_EVEN, find_pieces
 from sparseopt.kernels.match.reasons import layers, why_dense
 from sparseopt.kernels.match.rewrite import Piece, rewrite
-from sparseopt.kernels.match.tracing import unprovable_python
+from sparseopt.kernels.match.tracing import Unsupported, trace, unprovable_python
 from sparseopt.kernels.native.build import operators
 from sparseopt.topology import Topology
 
@@ -132,7 +132,7 @@ def replace_linears(model: nn.Module) -> bool:
     for name, module in list(model.named_modules()):
         if type(module) is not nn.Linear or must_be_called(module) or module.weight.numel() < SMALL:
             continue
-        frozen = freeze_chain([Layer(module, f"{name}.weight")])
+        frozen = freeze_chain([ChainLayer(module, f"{name}.weight")])
         if share_of_zeros(frozen.weights()) >= BREAK_EVEN:
             module.sparse, found = FrozenChain(frozen), True
             module.forward = functools.partial(_only, module.sparse)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sparseopt.kernels.conv.run import check_sum
 from sparseopt.kernels.frozen.bands import Extent, Extents, band_rows, halo
 from sparseopt.kernels.frozen.description import Convs, ConvStep, End, SparseWeight
 from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.buffers import Shape
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.interface import FrozenConv, Output, Slot, Weights
+from sparseopt.kernels.native.images import check_sum
+from sparseopt.kernels.native.interface import FrozenConv, FrozenOutput, Slot, Weights
 from sparseopt.kernels.native.network import weights
 
 ALIGN = 16  # floats: a cache line
@@ -53,7 +53,7 @@ def in_step(extents: Extents, steps: Iterable[ConvStep]) -> bool:
     )
 
 
-class Program:
+class FrozenProgram:
     """The library's form of a region, `network`, and the sizes that its layers run with.
 
     Values live in slots of an arena. Slots are used again when nothing reads them any more, by values of the same shape alone, so
@@ -100,13 +100,13 @@ class Program:
             *(step.stride, *step.padding, step.shortcut_stride, step.shortcut_offset, int(step.relu)),
         )
 
-    def _end(self, end: End) -> Output:
+    def _end(self, end: End) -> FrozenOutput:
         """Of an output: its slot, whether it is a mean, and which linear layer follows, if any."""
         slot = self._slot[end.value]
         if end.head is None:
-            return Output(slot, int(end.pooled), Weights(), None)
+            return FrozenOutput(slot, int(end.pooled), Weights(), None)
         weight = self._weights(end.head.weight)
-        return Output(slot, 1, weight, self._bias(end.head.bias, weight.out))
+        return FrozenOutput(slot, 1, weight, self._bias(end.head.bias, weight.out))
 
     def _weights(self, weight: SparseWeight) -> Weights:
         self._kept += [weight.position, weight.values]

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparseopt.kernels.conv.region import check_image
 from sparseopt.kernels.frozen.bands import Extents, choose_bands
 from sparseopt.kernels.frozen.description import Convs, ConvStep, End
 from sparseopt.kernels.frozen.measurements import measurements
-from sparseopt.kernels.frozen.program import Layout, Program, extents_of, in_step
+from sparseopt.kernels.frozen.program import FrozenProgram, Layout, extents_of, in_step
 from sparseopt.kernels.frozen.ways import Way, tune
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.images import check_image
 from sparseopt.kernels.native.memory import zeros
 
 FASTEST = 2 * 5e9  # multiply-adds a lane and second that no CPU exceeds
@@ -31,7 +31,7 @@ Sizes = tuple[tuple[int, int], ...]
 class Tuned:
     """A program, how its layers run, and what one group of samples takes; `dense`: torch is faster, and by how much."""
 
-    program: Program
+    program: FrozenProgram
     ways: list[Way]
     dense: "DenseRegion | None" = None
 
@@ -96,7 +96,7 @@ class FrozenRegion(nn.Module):
         seconds: dict[Layout, float] = {}
         best: Tuned | None = None
         for layout in self.layouts or self._layouts(extents, samples):
-            found = self._same(layout, sizes) or self._tune(Program(self.content, extents, layout))
+            found = self._same(layout, sizes) or self._tune(FrozenProgram(self.content, extents, layout))
             seconds[layout] = found.seconds * -(-samples * layout.bands // layout.lanes)
             if best is None or seconds[layout] < seconds[best.program.layout]:
                 best = found
@@ -138,7 +138,7 @@ class FrozenRegion(nn.Module):
                 return found
         return None
 
-    def _tune(self, program: Program) -> Tuned:
+    def _tune(self, program: FrozenProgram) -> Tuned:
         """Measured for the first few sizes; after that, as the closest of these runs."""
         area = sum(extent.height * extent.width for extent in program.extents)
         alike = [each for each in self._measured if each[1] == program.layout]

@@ -12,7 +12,7 @@ from math import ceil, log2
 from sparseopt.kernels.frozen.bands import Extent
 from sparseopt.kernels.frozen.description import ConvStep
 from sparseopt.kernels.frozen.measurements import Measurements
-from sparseopt.kernels.frozen.program import Layout, Program
+from sparseopt.kernels.frozen.program import FrozenProgram, Layout
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.network import TileSize
 
@@ -70,12 +70,12 @@ def _blocks(step: ConvStep, tile: TileSize, lanes: int) -> Iterator[int]:
     yield from sorted(size for size in sizes if size >= min(4, channels))
 
 
-def tune(program: Program, steps: tuple[ConvStep, ...], known: Measurements) -> list[Way]:
+def tune(program: FrozenProgram, steps: tuple[ConvStep, ...], known: Measurements) -> list[Way]:
     """Choose the fastest way of every layer, and return them with their times for one group of samples."""
     return [_tune_layer(program, number, step, known) for number, step in enumerate(steps)]
 
 
-def _tune_layer(program: Program, number: int, step: ConvStep, known: Measurements) -> Way:
+def _tune_layer(program: FrozenProgram, number: int, step: ConvStep, known: Measurements) -> Way:
     made = program.extents[step.output]
     rows = program.rows[step.output]
     candidates = ways(step, program.layout, rows, made.width)
@@ -96,7 +96,7 @@ def _remembered(found: tuple[int, int, float] | None, candidates: list[Way]) -> 
     return None
 
 
-def _fastest(program: Program, number: int, candidates: list[Way]) -> Way:
+def _fastest(program: FrozenProgram, number: int, candidates: list[Way]) -> Way:
     """Every way is tried; those that take twice the time of another are tried no further."""
     best = None
     for way in candidates:

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from sparseopt.kernels.linear.run import ChainRun, Lists, parameters_of
+from sparseopt.kernels.linear.run import ChainLists, ChainRun, parameters_of
 from sparseopt.kernels.match.chains import Chain
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.packed import Weight
+from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.topology import Topology
 
 
@@ -21,9 +21,9 @@ class SparseChain(nn.Module):
     def __init__(self, chain: Chain, topology: Topology) -> None:
         super().__init__()
         self.chain, self.topology = chain, topology
-        self.layer_weights = [Weight(layer.module, layer.weight, topology) for layer in chain]
+        self.layer_weights = [KernelWeight(layer.module, layer.weight, topology) for layer in chain]
         self.memory = Buffers(operators().lanes())
-        self._lists: Lists | None = None
+        self._lists: ChainLists | None = None
         self._built_for: int | None = None
 
     def weights(self) -> list[tuple[str, Tensor]]:
@@ -32,10 +32,10 @@ class SparseChain(nn.Module):
             for layer, weight in zip(self.chain, self.layer_weights, strict=True)
         ]
 
-    def lists(self) -> Lists:
+    def lists(self) -> ChainLists:
         """Lists of every layer, for the masks in force."""
         if self._lists is None or self._built_for != self.topology.version:
-            self._lists, self._built_for = Lists(self.layer_weights), self.topology.version
+            self._lists, self._built_for = ChainLists(self.layer_weights), self.topology.version
         return self._lists
 
     def start(self) -> ChainRun:
@@ -53,7 +53,7 @@ class SparseChain(nn.Module):
         parameters = parameters_of(self.chain, self.layer_weights)
         flat = x.float().reshape(-1, x.shape[-1])
         self._check_shapes(flat)
-        y = _Pass.apply(self, flat, *parameters)
+        y = _ChainPass.apply(self, flat, *parameters)
         return (y.view(*x.shape[:-1], y.shape[-1]),)
 
     def _check_shapes(self, x: Tensor) -> None:
@@ -80,7 +80,7 @@ _run: Any = _disable_dynamo(
 )  # torch.compiler.disable takes a second to import
 
 
-class _Pass(torch.autograd.Function):
+class _ChainPass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, chain: SparseChain, x: Tensor, *parameters: Tensor | None) -> Tensor:
         ctx.run = chain.start()

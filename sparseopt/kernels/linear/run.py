@@ -16,13 +16,13 @@ from sparseopt.kernels.native.buffers import Buffers, Shape
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import doubles, floats
 from sparseopt.kernels.native.norm import Norm
-from sparseopt.kernels.native.packed import NOTHING, Weight
+from sparseopt.kernels.native.packed import NOTHING, KernelWeight
 
 
-class Lists:
+class ChainLists:
     """Index lists of all layers of a chain."""
 
-    def __init__(self, weights: Sequence[Weight]) -> None:
+    def __init__(self, weights: Sequence[KernelWeight]) -> None:
         self.shapes = [weight.shape for weight in weights]
         self.positions = [weight.position() for weight in weights]
         placed = list(zip(self.positions, self.shapes, strict=True))
@@ -43,7 +43,9 @@ class Lists:
 class ChainRun:
     """`activations` are the input and the outputs of all layers, `sums` what a batch norm makes such an output from."""
 
-    def __init__(self, chain: Chain, weights: Sequence[Weight], lists: Lists, memory: Buffers) -> None:
+    def __init__(
+        self, chain: Chain, weights: Sequence[KernelWeight], lists: ChainLists, memory: Buffers
+    ) -> None:
         self.chain, self.weights, self.lists, self.memory = chain, weights, lists, memory
         self.values = [
             weight.values(position) for weight, position in zip(weights, lists.positions, strict=True)
@@ -193,7 +195,7 @@ def outer(dy: Tensor, x: Tensor) -> Tensor:
     return dy.t() @ x
 
 
-def parameters_of(chain: Chain, weights: Sequence[Weight]) -> list[Tensor | None]:
+def parameters_of(chain: Chain, weights: Sequence[KernelWeight]) -> list[Tensor | None]:
     """What autograd gives gradients to, layer by layer."""
     return [
         each

@@ -13,7 +13,7 @@ from sparseopt.kernels.match.rewrite import Piece, must_be_called
 
 
 @dataclass
-class Layer:
+class ChainLayer:
     """A linear layer with the batch norm and the ReLU behind it. `weight` is the weight's name in the model."""
 
     module: nn.Linear
@@ -36,7 +36,7 @@ class Layer:
         return x.relu() if self.relu else x
 
 
-Chain = list[Layer]
+Chain = list[ChainLayer]
 
 
 class _Tail:
@@ -55,7 +55,7 @@ class _Tail:
 
     def add(self, node: Node, module: nn.Module | None, name: str) -> "_Tail":
         if isinstance(module, nn.Linear):
-            self.chain.append(Layer(module, name))
+            self.chain.append(ChainLayer(module, name))
         elif isinstance(module, nn.BatchNorm1d):
             self.chain[-1].norm = module
         else:

@@ -139,7 +139,7 @@ class Proof:
             code.co_name != "<genexpr>"
         ):
             raise Unprovable(f"{code.co_name} is a generator")
-        reader = _Reader(
+        reader = _PythonReader(
             self, code, names, cells, code.co_varnames[0] if method and code.co_argcount else None
         )
         reader.read()
@@ -216,7 +216,7 @@ class Proof:
             self.guards.append(Guard(names, name, value, self.module))
 
 
-class _Reader:
+class _PythonReader:
     """Reads the instructions of one function. `owner` is the name of its `self`, if it is a method."""
 
     def __init__(

@@ -34,7 +34,7 @@ def rewrite(traced: GraphModule, pieces: Mapping[Any, Piece[Any]]) -> None:
 
     A piece is called when the first of its values is needed, and before any node with effects that comes after it.
     """
-    writer = _Writer(traced, pieces)
+    writer = _CallWriter(traced, pieces)
     barriers = effects(traced.graph, dict(traced.named_modules()))
     place = {node: index for index, node in enumerate(traced.graph.nodes)}
     replaced = frozenset().union(*(piece.nodes for piece in pieces.values()))
@@ -64,7 +64,7 @@ def extract(traced: GraphModule, piece: Piece[Any]) -> GraphModule:
     return GraphModule(traced, graph)
 
 
-class _Writer:
+class _CallWriter:
     """Copies nodes as they are needed, and calls a piece's module when the first of its values is."""
 
     def __init__(self, traced: GraphModule, pieces: Mapping[Any, Piece[Any]]) -> None:

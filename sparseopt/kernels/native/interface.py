@@ -80,7 +80,7 @@ class Slot(Structure):
     )
 
 
-class Output(Structure):
+class FrozenOutput(Structure):
     """What leaves a frozen region: an image, a mean over all positions, or a linear layer of that mean."""
 
     _fields_ = (("slot", Integer), ("mean", Integer), ("weights", Weights), ("bias", Address))
@@ -100,7 +100,7 @@ class Tables(Structure):
         ("slots", POINTER(Slot)),
         ("layers", POINTER(FrozenConv)),
         ("inputs", POINTER(Integer)),
-        ("outputs", POINTER(Output)),
+        ("outputs", POINTER(FrozenOutput)),
     )
 
 

@@ -18,8 +18,8 @@ from sparseopt.kernels.native.interface import (
     Address,
     FrozenConv,
     FrozenLinear,
+    FrozenOutput,
     Integer,
-    Output,
     Real,
     Slot,
     Tables,
@@ -90,7 +90,7 @@ class Network(_Handle):
 
     def __init__(
         self, library: ctypes.CDLL, lanes: int, bands: int, floats: int, slots: Sequence[Slot], layers: Sequence[FrozenConv],
-        inputs: Sequence[int], outputs: Sequence[Output], kept: Sequence[Tensor],
+        inputs: Sequence[int], outputs: Sequence[FrozenOutput], kept: Sequence[Tensor],
     ) -> None:  # fmt: skip
         super().__init__(library, kept)
         self._inputs = [_image(slots[slot]) for slot in inputs]
@@ -107,7 +107,7 @@ class Network(_Handle):
         tables = Tables(
             *(lanes, bands, floats, len(slots), len(layers), len(inputs), len(outputs)),
             *((Slot * len(slots))(*slots), (FrozenConv * len(layers))(*layers)),
-            *((Integer * len(inputs))(*inputs), (Output * len(outputs))(*outputs)),
+            *((Integer * len(inputs))(*inputs), (FrozenOutput * len(outputs))(*outputs)),
         )
         self._call("new", tables, ctypes.byref(self._handle))
 
@@ -176,7 +176,7 @@ def _check_layer(layer: FrozenConv, slots: Sequence[Slot]) -> None:
         )
 
 
-class Chain(_Handle):
+class NativeChain(_Handle):
     """A frozen chain of linear layers."""
 
     kind = "chain"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparseopt.kernels.native.arguments import DOUBLE, FLOAT, SHORT, Lanes, address, optional, require
 from sparseopt.kernels.native.interface import NONE, Image, Integer, declare, words
-from sparseopt.kernels.native.network import Chain, Network, TileSize, tiles
+from sparseopt.kernels.native.network import NativeChain, Network, TileSize, tiles
 from sparseopt.kernels.native.openmp import runtime
 
 
@@ -32,9 +32,9 @@ class Operators:
         """A frozen region, see `Network`."""
         return Network(self._library, *tables)
 
-    def chain(self, *tables: Any) -> Chain:
-        """A frozen chain, see `Chain`."""
-        return Chain(self._library, *tables)
+    def chain(self, *tables: Any) -> NativeChain:
+        """A frozen chain, see `NativeChain`."""
+        return NativeChain(self._library, *tables)
 
     def max_pool(
         self, x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int]

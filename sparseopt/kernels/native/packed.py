@@ -18,7 +18,7 @@ from sparseopt.topology.scatter import Scatter, scatter_values, scatters
 NOTHING = floats(0)
 
 
-class Weight:
+class KernelWeight:
     """The weight of one module. `name` is that of the weight in the model."""
 
     def __init__(self, module: nn.Conv2d | nn.Linear, name: str | None, topology: Topology) -> None:

@@ -26,7 +26,7 @@ FLOWS = {"gradient flow": 0, "HAM flow": 1}
 
 
 @dataclass(frozen=True)
-class Settings(StudentSettings):
+class BalanceSettings(StudentSettings):
     """Invariant sets, and students that move along them."""
 
     seeds: int = 12
@@ -42,7 +42,7 @@ class Settings(StudentSettings):
             require(getattr(self, option) > 0, option, getattr(self, option), "greater than 0")
 
 
-def measure(settings: Settings, track: Track) -> Result:
+def measure(settings: BalanceSettings, track: Track) -> Result:
     a = torch.linspace(-settings.extent, settings.extent, 401, dtype=torch.float64)
     one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     flows = {}
@@ -55,7 +55,7 @@ def measure(settings: Settings, track: Track) -> Result:
     return {"a": a.tolist(), "alpha": settings.alpha, "rate": settings.rate, "flows": flows}
 
 
-def _students(settings: Settings, alpha: float) -> dict[str, Any]:
+def _students(settings: BalanceSettings, alpha: float) -> dict[str, Any]:
     iterations = round(settings.time / settings.rate)
     mask = relevant_mask(settings).unsqueeze(0)
     trajectory = train(
@@ -143,4 +143,4 @@ def table(result: Result) -> Table:
     )
 
 
-ANALYSIS = Analysis("the invariant sets of gradient flow and HAM flow", Settings, measure, draw, table)
+ANALYSIS = Analysis("the invariant sets of gradient flow and HAM flow", BalanceSettings, measure, draw, table)

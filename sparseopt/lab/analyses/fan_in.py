@@ -31,7 +31,7 @@ from sparseopt.topology.skew import relative_scale
 
 
 @dataclass(frozen=True)
-class Settings(TwinSettings):
+class FanInSettings(TwinSettings):
     """A BatchNorm layer of heterogeneous fan-in."""
 
     sparsities: tuple[float, ...] = (0.5, 0.75, 0.9, 0.95, 0.98)
@@ -59,7 +59,7 @@ class Settings(TwinSettings):
         require(all(step >= 0 for step in self.steps), "steps", self.steps, "steps of at least 0")
 
 
-def measure(settings: Settings, track: Track) -> Result:
+def measure(settings: FanInSettings, track: Track) -> Result:
     seeds = range(settings.seed, settings.seed + settings.seeds)
     by_seed, small, seen, fan_in = [], [], "", torch.empty(0)
     for seed in track(seeds, "heterogeneous layer"):
@@ -77,19 +77,19 @@ def measure(settings: Settings, track: Track) -> Result:
     }
 
 
-def _fan_in(settings: Settings, pixels: int) -> Tensor:
+def _fan_in(settings: FanInSettings, pixels: int) -> Tensor:
     """The fan-in of each neuron: the settings' sparsities in turn."""
     levels = ((1 - torch.tensor(settings.sparsities)) * pixels).round().clamp(min=1).long()
     return levels[torch.arange(settings.hidden) % len(levels)]
 
 
-def _measure_training(settings: Settings, fan_in: Tensor, track: Track) -> dict[str, Any] | None:
+def _measure_training(settings: FanInSettings, fan_in: Tensor, track: Track) -> dict[str, Any] | None:
     if not settings.steps:
         return None
     return measure_training(settings, fan_in, settings.steps, settings.training_seeds, track)
 
 
-def _measure_law(settings: Settings, seed: int, inputs: Inputs, fan_in: Tensor) -> dict[str, Any]:
+def _measure_law(settings: FanInSettings, seed: int, inputs: Inputs, fan_in: Tensor) -> dict[str, Any]:
     weight, mask, dense, sparse = _twin_gradients(settings, seed, inputs, fan_in)
     density = fan_in.double() / inputs.images.shape[-1]
     factor = relative_scale(fan_in, fan_in.double().mean())
@@ -112,7 +112,7 @@ def _measure_law(settings: Settings, seed: int, inputs: Inputs, fan_in: Tensor) 
     }
 
 
-def _measure_small(settings: Settings, seed: int, inputs: Inputs) -> dict[str, Any]:
+def _measure_small(settings: FanInSettings, seed: int, inputs: Inputs) -> dict[str, Any]:
     """Measured over theory for small fan-in: of the weights' root mean square, and of the pre-activations."""
     levels = torch.tensor(settings.small)
     fan_in = levels[torch.arange(settings.hidden) % len(levels)]
@@ -127,7 +127,7 @@ def _measure_small(settings: Settings, seed: int, inputs: Inputs) -> dict[str, A
 
 
 def _twin_gradients(
-    settings: Settings, seed: int, inputs: Inputs, fan_in: Tensor
+    settings: FanInSettings, seed: int, inputs: Inputs, fan_in: Tensor
 ) -> tuple[Tensor, Tensor, Gradients, Gradients]:
     model = twin(settings, "batch", seed, inputs.images.shape[-1])
     mask = mask_with_fan_in(model.layer, fan_in, generator(seed, "mask", *fan_in.unique().tolist()))
@@ -315,4 +315,4 @@ def _plain_pm(values: list[float]) -> str:
     return f"{mean[0]:+.3f} ± {spread[0]:.3f}"
 
 
-ANALYSIS = Analysis("gradient scale, neuron by neuron, against fan-in", Settings, measure, draw, table)
+ANALYSIS = Analysis("gradient scale, neuron by neuron, against fan-in", FanInSettings, measure, draw, table)

@@ -28,14 +28,14 @@ SPOKEN = ("sparsity", "method", "correction", "grow_from", "ham")
 
 
 @dataclass(frozen=True)
-class Settings:
+class ItopSettings:
     """The runs to be compared."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Folders of runs, or folders that contain runs."""
 
 
-def measure(settings: Settings, track: Track) -> Result:
+def measure(settings: ItopSettings, track: Track) -> Result:
     found = [run for folder in track(settings.runs, "runs") for run in find_runs(folder)]
     sparse = [run for run in found if run.config.method != "dense" and run.rows]
     if not sparse:
@@ -124,4 +124,6 @@ def table(result: Result) -> Table:
     )
 
 
-ANALYSIS = Analysis("ITOP rate over training: sparseopt analyse itop RUN...", Settings, measure, draw, table)
+ANALYSIS = Analysis(
+    "ITOP rate over training: sparseopt analyse itop RUN...", ItopSettings, measure, draw, table
+)

@@ -33,7 +33,7 @@ HETEROGENEOUS = {"batch": "BatchNorm", **UNIFORM}
 
 
 @dataclass(frozen=True)
-class Settings(TwinSettings):
+class LnRatioSettings(TwinSettings):
     """Dense and sparse twins behind several norms."""
 
     mask: str = "constant"
@@ -56,12 +56,12 @@ class Settings(TwinSettings):
             require(0 <= value < 1, option, value, "at least 0 and less than 1")
 
 
-def measure(settings: Settings, track: Track) -> Result:
+def measure(settings: LnRatioSettings, track: Track) -> Result:
     result = measure_norms(settings, tuple(UNIFORM), track)
     return result | {"heterogeneous": _measure_heterogeneous(settings, track)}
 
 
-def _measure_heterogeneous(settings: Settings, track: Track) -> dict[str, Any]:
+def _measure_heterogeneous(settings: LnRatioSettings, track: Track) -> dict[str, Any]:
     ratios: dict[str, list[Tensor]] = {norm: [] for norm in HETEROGENEOUS}
     density = torch.empty(0)
     for seed in track(range(settings.seed, settings.seed + settings.seeds), "heterogeneous layer"):
@@ -80,7 +80,7 @@ def _measure_heterogeneous(settings: Settings, track: Track) -> dict[str, Any]:
     }
 
 
-def _falling_fan_in(settings: Settings, inputs: int) -> Tensor:
+def _falling_fan_in(settings: LnRatioSettings, inputs: int) -> Tensor:
     first, last = 1 - torch.tensor([settings.least_sparsity, settings.largest_sparsity])
     density = torch.logspace(float(first.log10()), float(last.log10()), settings.hidden)
     return (density * inputs).round().clamp(min=1).long()
@@ -186,5 +186,5 @@ def table(result: Result) -> Table:
 
 
 ANALYSIS = Analysis(
-    "LayerNorm, RMSNorm, GroupNorm: uniform and heterogeneous sparsity", Settings, measure, draw, table
+    "LayerNorm, RMSNorm, GroupNorm: uniform and heterogeneous sparsity", LnRatioSettings, measure, draw, table
 )

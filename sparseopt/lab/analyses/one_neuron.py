@@ -65,7 +65,7 @@ class StudentSettings:
 
 
 @dataclass(frozen=True)
-class Settings(StudentSettings):
+class OneNeuronSettings(StudentSettings):
     """One masked student neuron."""
 
     rates: tuple[float, ...] = (0.01, 0.1)
@@ -104,7 +104,7 @@ def relevant_mask(settings: StudentSettings) -> Tensor:
     return (torch.arange(settings.dimension) < settings.relevant).double()
 
 
-def measure(settings: Settings, track: Track) -> Result:
+def measure(settings: OneNeuronSettings, track: Track) -> Result:
     scales = sorted({*settings.scales, settings.shown_scale})
     student, task = _side_by_side(settings, scales)
     mask = relevant_mask(settings).unsqueeze(0)
@@ -121,7 +121,7 @@ def measure(settings: Settings, track: Track) -> Result:
     return {"runs": runs, "shown_scale": settings.shown_scale, "seeds": settings.seeds}
 
 
-def _side_by_side(settings: Settings, scales: list[float]) -> tuple[Neurons, Task]:
+def _side_by_side(settings: OneNeuronSettings, scales: list[float]) -> tuple[Neurons, Task]:
     """All initial scales with the same seeds, one after the other along the axis of runs."""
     one, task = draw_student(settings, settings.seeds, 1), draw_task(settings, settings.seeds)
     students = [one._replace(w=one.w * scale) for scale in scales]
@@ -292,5 +292,5 @@ def _speed_note(result: Result) -> str:
 
 
 ANALYSIS = Analysis(
-    "one student neuron with the wrong sign: GD, HAM, scaling", Settings, measure, draw, table
+    "one student neuron with the wrong sign: GD, HAM, scaling", OneNeuronSettings, measure, draw, table
 )

@@ -36,7 +36,7 @@ FINE = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10)
 
 
 @dataclass(frozen=True)
-class Settings:
+class SkewSettings:
     """The skew of a run."""
 
     run: tyro.conf.Positional[Path]
@@ -55,7 +55,7 @@ class Settings:
         require(0 <= self.drop_fraction <= 1, "drop_fraction", self.drop_fraction, "between 0 and 1")
 
 
-def measure(settings: Settings, track: Track) -> Result:
+def measure(settings: SkewSettings, track: Track) -> Result:
     trainer = _restored(settings)
     experiment = trainer.experiment
     if experiment.topology is None:
@@ -88,7 +88,7 @@ def measure(settings: Settings, track: Track) -> Result:
     }
 
 
-def _restored(settings: Settings) -> Trainer:
+def _restored(settings: SkewSettings) -> Trainer:
     path = settings.run
     if not path.is_file():
         return restore(path, data_dir=settings.data_dir)
@@ -281,5 +281,5 @@ def _notes(result: Result) -> list[str]:
 
 
 ANALYSIS = Analysis(
-    "the skew of a trained network: sparseopt analyse skew RUN", Settings, measure, draw, table
+    "the skew of a trained network: sparseopt analyse skew RUN", SkewSettings, measure, draw, table
 )

@@ -39,7 +39,7 @@ SHOWN_SEEDS = 40
 
 
 @dataclass(frozen=True)
-class Settings(StudentSettings):
+class TwoNeuronsSettings(StudentSettings):
     """Two masked student neurons."""
 
     seeds: int = 200
@@ -56,7 +56,7 @@ class Settings(StudentSettings):
         require(positive, "scales", self.scales, "one or more numbers greater than 0")
 
 
-def measure(settings: Settings, track: Track) -> Result:
+def measure(settings: TwoNeuronsSettings, track: Track) -> Result:
     student, task = draw_student(settings, settings.seeds, 2), draw_task(settings, settings.seeds)
     relevant = relevant_mask(settings)
     mask = torch.stack([1 - relevant, relevant])
@@ -188,4 +188,6 @@ def _notes(result: Result) -> list[str]:
     return notes
 
 
-ANALYSIS = Analysis("a dense wrong and a sparse right student neuron", Settings, measure, draw, table)
+ANALYSIS = Analysis(
+    "a dense wrong and a sparse right student neuron", TwoNeuronsSettings, measure, draw, table
+)

@@ -19,7 +19,7 @@ from sparseopt.lab.cli.command import run
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import AnalysisJob, TrainingJob, TrainingResult
 from sparseopt.lab.demo.page import WHEN, write_page
-from sparseopt.lab.demo.plan import SERIES, Group, Jobs, Settings, plan
+from sparseopt.lab.demo.plan import SERIES, DemoSettings, Group, Jobs, plan
 from sparseopt.lab.demo.results_act import results_act
 from sparseopt.lab.demo.skew_act import skew_act
 from sparseopt.lab.demo.speed_act import speed_act
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     return run("sparseopt demo", demo, argv)
 
 
-def demo(settings: Settings) -> None:
+def demo(settings: DemoSettings) -> None:
     """The story in four acts, on data that needs no download: speed on this machine, the skew, training, and what you get."""
     console = wide_console()
     started = time.monotonic()
@@ -90,7 +90,7 @@ def _news(result: Any) -> str:
     return f": {result.result['test_accuracy']:.1%}" if isinstance(result, TrainingResult) else ""
 
 
-def _acts(jobs: Jobs, results: Sequence[Any], settings: Settings) -> list[Act]:
+def _acts(jobs: Jobs, results: Sequence[Any], settings: DemoSettings) -> list[Act]:
     analyses = {
         job.name: result for job, result in zip(jobs, results, strict=True) if isinstance(job, AnalysisJob)
     }

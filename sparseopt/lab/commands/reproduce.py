@@ -14,7 +14,7 @@ from sparseopt.lab.cli.named import Named
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError, require
 from sparseopt.lab.reproduce.grid import Grid
-from sparseopt.lab.reproduce.layout import Layout, for_terminal
+from sparseopt.lab.reproduce.layout import LabelledTable, for_terminal
 from sparseopt.lab.reproduce.outcomes import Outcomes, collect, experiment, find
 from sparseopt.lab.reproduce.plan import pace_table, plan, runs_table, summary, tuning_summary
 from sparseopt.lab.reproduce.scale import Scale, sentence
@@ -30,7 +30,7 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 
 @dataclass(frozen=True)
-class Options(Place):
+class ReproduceOptions(Place):
     """Where and how; none of this changes what is trained."""
 
     out: Path = Path("reproduction")
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 
 def _command(name: str, target: Target) -> Callable[..., None]:
-    def command(scale: Scale = Scale.of(target), place: Options = Options()) -> None:  # noqa: B008 - immutable
+    def command(scale: Scale = Scale.of(target), place: ReproduceOptions = ReproduceOptions()) -> None:  # noqa: B008 - immutable
         reproduce(Grid(target, scale), place)
 
     command.__doc__ = (
@@ -78,7 +78,7 @@ def _command(name: str, target: Target) -> Callable[..., None]:
     return command
 
 
-def reproduce(grid: Grid, options: Options) -> None:
+def reproduce(grid: Grid, options: ReproduceOptions) -> None:
     """Train what is missing, and tell what came of it."""
     console = wide_console()
     runs = options.out / "runs"
@@ -95,7 +95,7 @@ def reproduce(grid: Grid, options: Options) -> None:
     print("\n".join(map(str, written)))
 
 
-def tune(grid: Grid, options: Options) -> Grid:
+def tune(grid: Grid, options: ReproduceOptions) -> Grid:
     """Train what decides the settings of the rows, and further out as long as that is needed: the grid with what was chosen."""
     search = tuning(grid, options.out / "runs")
     while not search.complete:
@@ -112,12 +112,12 @@ def tune(grid: Grid, options: Options) -> Grid:
     return search.tuned_grid()
 
 
-def train_missing(grid: Grid, options: Options) -> None:
+def train_missing(grid: Grid, options: ReproduceOptions) -> None:
     """Train the runs of the grid that are not finished in the folder, under whatever name."""
     train_configs(grid.target, grid.configs(), options)
 
 
-def train_configs(target: Target, configs: list[Config], options: Options) -> None:
+def train_configs(target: Target, configs: list[Config], options: ReproduceOptions) -> None:
     """Train those of the configurations that are not finished in the folder, under whatever name."""
     runs = options.out / "runs"
     found = find(runs)
@@ -142,7 +142,9 @@ def study_name(target: Target, configs: list[Config]) -> str:
     return f"{target.name}-{hashlib.sha256(names.encode()).hexdigest()[:6]}"
 
 
-def _tell_plan(console: Console, outcomes: Outcomes, search: Tuning | None, options: Options) -> None:
+def _tell_plan(
+    console: Console, outcomes: Outcomes, search: Tuning | None, options: ReproduceOptions
+) -> None:
     grid = outcomes.grid
     console.print(sentence(grid.target, grid.scale), highlight=False)
     planned = plan(outcomes, options)
@@ -161,7 +163,7 @@ def _tell(console: Console, made: Results) -> None:
         console.print(line, highlight=False)
 
 
-def _show(console: Console, layout: Layout) -> None:
+def _show(console: Console, layout: LabelledTable) -> None:
     if layout.rows:
         console.rule(layout.title, align="left", style="dim")
         print_table(console, for_terminal(layout))

@@ -30,7 +30,7 @@ Several = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
 @dataclass(frozen=True)
-class Options(Place):
+class SweepOptions(Place):
     """What is swept, and where it happens."""
 
     grid: Several = ()
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
 
 
 def _command(defaults: Config) -> Command:
-    def command(settings: Config = defaults, options: Options = Options()) -> int:  # noqa: B008 - immutable
+    def command(settings: Config = defaults, options: SweepOptions = SweepOptions()) -> int:  # noqa: B008 - immutable
         """Train many runs, one for each combination of --grid values, or as many as a --search may try; the same command goes
         on with a sweep that was stopped, and joins it from another machine."""
         plan, columns = _plan(settings, defaults, options)
@@ -98,7 +98,7 @@ def _command(defaults: Config) -> Command:
     return command
 
 
-def _plan(settings: Config, defaults: Config, options: Options) -> tuple[Plan, tuple[str, ...]]:
+def _plan(settings: Config, defaults: Config, options: SweepOptions) -> tuple[Plan, tuple[str, ...]]:
     """What the options ask for, and the settings it varies."""
     grid, space = read_grid(options.grid), read_space(options.search)
     for name in {*grid, *space}:
@@ -125,7 +125,7 @@ def _plan(settings: Config, defaults: Config, options: Options) -> tuple[Plan, t
     return _search(settings, options), tuple(space)
 
 
-def _search(settings: Config, options: Options) -> Search:
+def _search(settings: Config, options: SweepOptions) -> Search:
     space = read_space(options.search)
     if options.trials is None:
         raise UserError("--search needs --trials, the number of runs it may try")

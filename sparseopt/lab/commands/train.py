@@ -19,7 +19,7 @@ PROG = "sparseopt train"
 
 
 @dataclass(frozen=True)
-class Options(Place):
+class TrainOptions(Place):
     """Where the run happens; none of this changes what is trained."""
 
     config: Path | None = None
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
 
 
 def _command(defaults: Config) -> Command:
-    def command(settings: Config = defaults, place: Options = Options()) -> None:  # noqa: B008 - immutable
+    def command(settings: Config = defaults, place: TrainOptions = TrainOptions()) -> None:  # noqa: B008 - immutable
         """Train a network; the same command goes on with a run that was stopped or killed."""
         out = place.out or Path("runs") / settings.run_name
         device = settle(place)

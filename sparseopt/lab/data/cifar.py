@@ -22,7 +22,7 @@ SERVER = "https://www.cs.toronto.edu/~kriz/"
 
 
 @dataclass(frozen=True)
-class Layout:
+class CifarFiles:
     """Where a CIFAR data set keeps its parts, and what is known of it."""
 
     archive: OfficialArchive
@@ -34,7 +34,7 @@ class Layout:
     std: tuple[float, ...]
 
 
-CIFAR10 = Layout(
+CIFAR10 = CifarFiles(
     OfficialArchive(
         OfficialFile(
             "cifar-10-python.tar.gz",
@@ -59,7 +59,7 @@ CIFAR10 = Layout(
     std=(0.2470, 0.2435, 0.2616),
 )
 
-CIFAR100 = Layout(
+CIFAR100 = CifarFiles(
     OfficialArchive(
         OfficialFile(
             "cifar-100-python.tar.gz",
@@ -88,7 +88,7 @@ def load_cifar100(data_dir: Path | None = None) -> Dataset:
     return _load("cifar100", CIFAR100, data_dir)
 
 
-def _load(name: str, layout: Layout, data_dir: Path | None) -> Dataset:
+def _load(name: str, layout: CifarFiles, data_dir: Path | None) -> Dataset:
     members = read_members(layout.archive, data_dir)
     parts = [_images_and_labels(members[part], layout.labels) for part in layout.train]
     train_images, train_labels = (

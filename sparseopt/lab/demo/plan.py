@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparseopt.lab.analyses.bn_ratio import TwinSettings
-from sparseopt.lab.analyses.fan_in import Settings as FanInSettings
+from sparseopt.lab.analyses.fan_in import FanInSettings
 from sparseopt.lab.config.controls import CorrectionName
 from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 from sparseopt.lab.demo.jobs import AnalysisJob, TrainingJob
@@ -25,7 +25,7 @@ METHODS: dict[str, MethodName] = {"SET": "set", "RigL": "rigl"}
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoSettings:
     """Four acts; all but the first on the embedded digits."""
 
     out: Path = Path("demo")
@@ -67,7 +67,7 @@ class Settings:
         )
 
 
-def plan(settings: Settings) -> Jobs:
+def plan(settings: DemoSettings) -> Jobs:
     """All jobs, in the order of the acts; a training that two acts show is done once, for the first of them."""
     trainings: dict[Config, TrainingJob] = {}
     for act, series in SERIES.items():
@@ -77,12 +77,12 @@ def plan(settings: Settings) -> Jobs:
     return [*_analyses(settings), *trainings.values()]
 
 
-def _analyses(settings: Settings) -> Iterator[AnalysisJob]:
+def _analyses(settings: DemoSettings) -> Iterator[AnalysisJob]:
     yield AnalysisJob(2, "bn-ratio", TwinSettings(batches=settings.batches))
     yield AnalysisJob(2, "fan-in", FanInSettings(batches=settings.batches, steps=()))
 
 
-def _training(settings: Settings) -> Series:
+def _training(settings: DemoSettings) -> Series:
     """Seed by seed, so that an early end would still have pairs."""
     for seed in range(settings.seeds):
         for masks, fan_in in MASKS.items():
@@ -91,7 +91,7 @@ def _training(settings: Settings) -> Series:
                 yield (masks, name), config
 
 
-def _results(settings: Settings) -> Series:
+def _results(settings: DemoSettings) -> Series:
     for seed in range(settings.table_seeds):
         for ham in (False, True):
             base = dataclasses.replace(settings.config, ham=ham, seed=seed)
@@ -105,5 +105,5 @@ def _results(settings: Settings) -> Series:
                     )
 
 
-SERIES: dict[int, Callable[[Settings], Series]] = {3: _training, 4: _results}
+SERIES: dict[int, Callable[[DemoSettings], Series]] = {3: _training, 4: _results}
 """The acts that train, and what they train."""

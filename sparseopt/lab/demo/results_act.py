@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import TrainingResult
-from sparseopt.lab.demo.plan import METHODS, SPARSITIES, Settings
+from sparseopt.lab.demo.plan import METHODS, SPARSITIES, DemoSettings
 from sparseopt.lab.show.colors import COLORS, MARKERS
 from sparseopt.lab.show.figures import panels, style
 from sparseopt.lab.show.table import Table
@@ -17,7 +17,7 @@ TrainingResults = Mapping[tuple[str, ...], Sequence[TrainingResult]]
 HAM = ("plain", "with HAM")
 
 
-def results_act(outcomes: TrainingResults, settings: Settings) -> Act:
+def results_act(outcomes: TrainingResults, settings: DemoSettings) -> Act:
     """From the trainings of dense, SET and RigL, plain and with HAM."""
     return Act(
         number=4,

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from sparseopt.lab.demo.act import Act
 from sparseopt.lab.demo.jobs import TrainingResult
-from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, Settings
+from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, DemoSettings
 from sparseopt.lab.show.colors import COLORS, LINES, MARKERS
 from sparseopt.lab.show.figures import band, panels, style
 from sparseopt.lab.show.statistics import Comparison, compare, compare_relative
@@ -22,7 +22,7 @@ COMPARED = ("SparseOpt", "shuffled")
 WINDOW = 6  # steps averaged to one point of a curve
 
 
-def training_act(outcomes: TrainingResults, settings: Settings) -> Act:
+def training_act(outcomes: TrainingResults, settings: DemoSettings) -> Act:
     """From the trainings with {masks} x {baseline, SparseOpt, shuffled}, seeds in the same order everywhere."""
     losses = {group: _mean_losses(runs) for group, runs in outcomes.items()}
     comparisons = {

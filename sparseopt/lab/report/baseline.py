@@ -12,7 +12,7 @@ from sparseopt.lab.config.differences import differing
 from sparseopt.lab.config.values import setting_named, value_of
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report.study import Study
-from sparseopt.lab.report.tables import NOTHING, Cell, ReportTable, cells_of, in_words
+from sparseopt.lab.report.tables import NOTHING, ReportTable, TableCell, cells_of, in_words
 from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.runs.groups import Group
 from sparseopt.lab.show.statistics import Comparison, compare, compare_relative
@@ -100,25 +100,29 @@ def difference_table(study: Study, found: Sequence[Difference]) -> ReportTable:
         "mean train loss (%)",
     ]
     rows = [
-        [*cells_of(each.group.settings, names), Cell(str(len(each.seeds)), len(each.seeds)), *_numbers(each)]
+        [
+            *cells_of(each.group.settings, names),
+            TableCell(str(len(each.seeds)), len(each.seeds)),
+            *_numbers(each),
+        ]
         for each in found
     ]
     return ReportTable([*columns, "95% interval", "supported"], rows)
 
 
-def _numbers(each: Difference) -> list[Cell]:
+def _numbers(each: Difference) -> list[TableCell]:
     supported = [
         name for name, of in (("accuracy", each.accuracy), ("train loss", each.loss)) if of.supported
     ]
     return [
         *_difference_cells(each.accuracy, 2),
         *_difference_cells(each.loss, 1),
-        Cell(" and ".join(supported) or NOTHING),
+        TableCell(" and ".join(supported) or NOTHING),
     ]
 
 
-def _difference_cells(comparison: Comparison, digits: int) -> list[Cell]:
+def _difference_cells(comparison: Comparison, digits: int) -> list[TableCell]:
     mean, low, high = (100 * value for value in (comparison.mean, comparison.low, comparison.high))
     one_seed = len(comparison.differences) < 2
     interval = "one seed" if one_seed else f"{low:+.{digits}f} to {high:+.{digits}f}"
-    return [Cell(f"{mean:+.{digits}f}", mean), Cell(interval)]
+    return [TableCell(f"{mean:+.{digits}f}", mean), TableCell(interval)]

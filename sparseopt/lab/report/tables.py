@@ -16,7 +16,7 @@ NOTHING = "-"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """What is shown, and the number it is sorted by; without one, words are sorted as words."""
 
     text: str
@@ -28,7 +28,7 @@ class ReportTable:
     """A table with a header of each column and of each row, its first cell."""
 
     columns: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
 
 
 @dataclass(frozen=True)
@@ -80,22 +80,22 @@ def results(study: Study) -> ReportTable:
     return ReportTable(columns, [_result(group, names) for group in study.groups])
 
 
-def _result(group: Group, names: Sequence[str]) -> list[Cell]:
-    head = cells_of(group.settings, names) or [Cell(group.label)]
+def _result(group: Group, names: Sequence[str]) -> list[TableCell]:
+    head = cells_of(group.settings, names) or [TableCell(group.label)]
     seeds, finished = len(group.runs), group.finished
-    count = Cell(str(seeds) if len(finished) == seeds else f"{len(finished)} of {seeds}", len(finished))
+    count = TableCell(str(seeds) if len(finished) == seeds else f"{len(finished)} of {seeds}", len(finished))
     return [*head, count, *(average(measure, finished) for measure in MEASURES)]
 
 
-def average(measure: Measure, runs: Sequence[Run]) -> Cell:
+def average(measure: Measure, runs: Sequence[Run]) -> TableCell:
     """The mean over runs, with the standard deviation where it is of interest."""
     if not runs:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     mean, std = mean_and_std([measure.of(run) for run in runs])
     shown = measure.written(mean)
     if measure.title in SPREAD and std is not None:
         shown += f" ± {measure.written(std)}"
-    return Cell(shown, mean)
+    return TableCell(shown, mean)
 
 
 def every_run(study: Study) -> ReportTable:
@@ -109,20 +109,27 @@ def every_run(study: Study) -> ReportTable:
     return ReportTable([*columns, *map(in_words, [*settings, *machines])], rows)
 
 
-def _progress(study: Study, run: Run) -> list[Cell]:
+def _progress(study: Study, run: Run) -> list[TableCell]:
     done = len(run.rows)
-    return [Cell(study.names[run.path]), Cell(run.state), Cell(f"{done}/{run.config.epochs}", done)]
+    return [
+        TableCell(study.names[run.path]),
+        TableCell(run.state),
+        TableCell(f"{done}/{run.config.epochs}", done),
+    ]
 
 
-def _latest(run: Run) -> list[Cell]:
+def _latest(run: Run) -> list[TableCell]:
     if not run.rows:
-        return [Cell(NOTHING)] * len(MEASURES)
-    return [Cell(measure.written(measure.of(run)), measure.of(run)) for measure in MEASURES]
+        return [TableCell(NOTHING)] * len(MEASURES)
+    return [TableCell(measure.written(measure.of(run)), measure.of(run)) for measure in MEASURES]
 
 
 def compared(study: Study) -> ReportTable:
     """The settings in which the runs differ, and how many runs have which value."""
-    rows = [[Cell(in_words(name)), Cell(_counts(study.settings, name))] for name in differing(study.settings)]
+    rows = [
+        [TableCell(in_words(name)), TableCell(_counts(study.settings, name))]
+        for name in differing(study.settings)
+    ]
     return ReportTable(["setting", "values (runs)"], rows)
 
 
@@ -134,7 +141,7 @@ def _counts(settings: Sequence[Settings], name: str) -> str:
 def shared(study: Study) -> ReportTable:
     """All that the runs have in common: settings, then versions and machine."""
     rows = [
-        [Cell(in_words(name)), Cell(shown(value))]
+        [TableCell(in_words(name)), TableCell(shown(value))]
         for told in (study.settings, study.environments)
         for name, value in _common(told).items()
     ]
@@ -159,14 +166,14 @@ def shown(value: Any) -> str:
     return NOTHING if value is None else str(value)
 
 
-def cells_of(settings: Settings, names: Sequence[str]) -> list[Cell]:
+def cells_of(settings: Settings, names: Sequence[str]) -> list[TableCell]:
     """The values of some settings; those that have no say in the run are left empty."""
     return [_cell(settings.get(name)) for name in names]
 
 
-def _cell(value: Any) -> Cell:
+def _cell(value: Any) -> TableCell:
     number = float(value) if isinstance(value, int | float) else None
-    return Cell(shown(value), number)
+    return TableCell(shown(value), number)
 
 
 def in_words(name: str) -> str:

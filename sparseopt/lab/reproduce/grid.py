@@ -73,7 +73,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Row:
+class GridRow:
     """A row of the table."""
 
     sparsity: float
@@ -91,7 +91,7 @@ class Grid:
 
     target: Target
     scale: Scale
-    chosen: Mapping[tuple[Row, int], Candidate] = field(default_factory=dict)
+    chosen: Mapping[tuple[GridRow, int], Candidate] = field(default_factory=dict)
     """Where rows are tuned: the settings that each was found best with, by row and epochs."""
 
     def __post_init__(self) -> None:
@@ -129,11 +129,11 @@ class Grid:
         return arms + [Arm("none", lr_factor=factor) for factor in self.scale.lr_controls]
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[GridRow]:
         axes = product(self.scale.sparsities, self.target.methods, self.arms)
-        return [Row(*each) for each in axes]
+        return [GridRow(*each) for each in axes]
 
-    def config(self, row: Row, epochs: int, seed: int, candidate: Candidate | None = None) -> Config:
+    def config(self, row: GridRow, epochs: int, seed: int, candidate: Candidate | None = None) -> Config:
         """The run of one cell and seed, with the settings that the cell was found best with, or with those of a candidate."""
         recipe, arm, scale = self.target.recipe, row.arm, self.scale
         tuned = self.chosen.get((row, epochs), ()) if candidate is None else candidate
@@ -162,7 +162,7 @@ class Grid:
         axes = product(range(self.scale.seeds), self.rows, self.scale.epochs)
         return [self.config(row, epochs, seed) for seed, row, epochs in axes]
 
-    def setting(self, row: Row) -> Setting | None:
+    def setting(self, row: GridRow) -> Setting | None:
         """What the paper calls the setting of a row, if it has such a row."""
         if not row.arm.published:
             return None

@@ -6,11 +6,11 @@ The file needs `\usepackage{booktabs,multirow}`.
 import re
 from itertools import pairwise
 
-from sparseopt.lab.reproduce.layout import Best, Layout
+from sparseopt.lab.reproduce.layout import Best, LabelledTable
 from sparseopt.lab.show.latex import latex_escape
 
 
-def latex(layout: Layout, label: str, scale: str) -> str:
+def latex(layout: LabelledTable, label: str, scale: str) -> str:
     """The table as a float of its own, to be included with `\\input`; the caption tells the scale, wherever it goes."""
     depth, width = len(layout.labels), len(layout.columns)
     notes = "".join(f" {latex_escape(note)}" for note in (scale, *layout.notes))
@@ -33,7 +33,7 @@ def latex(layout: Layout, label: str, scale: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _body(layout: Layout) -> list[str]:
+def _body(layout: LabelledTable) -> list[str]:
     """The rows, with a rule where an outer label changes; the innermost label differs in every row and needs none."""
     lines: list[str] = []
     depth, width = len(layout.labels), len(layout.columns)
@@ -47,7 +47,7 @@ def _body(layout: Layout) -> list[str]:
     return lines
 
 
-def _label(layout: Layout, number: int, column: int, level: int) -> str:
+def _label(layout: LabelledTable, number: int, column: int, level: int) -> str:
     """A label where it begins, over as many rows as share it."""
     if column < level:
         return ""

@@ -17,7 +17,7 @@ class Best(str):
 
 
 @dataclass(frozen=True)
-class Layout:
+class LabelledTable:
     """Rows that begin with labels, of which the outer ones repeat from row to row, and go on with values."""
 
     title: str
@@ -44,7 +44,7 @@ class Layout:
         return [("",) * level + row[level:] for level, row in zip(self.changes(), self.rows, strict=True)]
 
 
-def table(layout: Layout, plain: Callable[[str], str], bold: Callable[[str], str]) -> Table:
+def table(layout: LabelledTable, plain: Callable[[str], str], bold: Callable[[str], str]) -> Table:
     """The layout with every cell written as the medium wants it."""
     rows = [
         tuple(bold(cell) if isinstance(cell, Best) else plain(cell) for cell in row)
@@ -54,17 +54,17 @@ def table(layout: Layout, plain: Callable[[str], str], bold: Callable[[str], str
     return Table(columns, rows, notes, labels=len(layout.labels))
 
 
-def for_terminal(layout: Layout) -> Table:
+def for_terminal(layout: LabelledTable) -> Table:
     """With rich's markup."""
     return table(layout, rich_escape, lambda cell: f"[bold]{rich_escape(cell)}[/bold]")
 
 
-def for_page(layout: Layout) -> Table:
+def for_page(layout: LabelledTable) -> Table:
     """With HTML for the bold; the page escapes the rest."""
     return table(layout, str, lambda cell: Markup("<strong>{}</strong>").format(escape(cell)))
 
 
-def markdown(layout: Layout) -> str:
+def markdown(layout: LabelledTable) -> str:
     """A GitHub table under its title, with its notes."""
     made = table(layout, _markdown_escape, lambda cell: f"**{_markdown_escape(cell)}**")
     ruler = ["---"] * len(layout.labels) + ["---:"] * len(layout.values)

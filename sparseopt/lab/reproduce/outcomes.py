@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from sparseopt.lab.config.recipes import Config
-from sparseopt.lab.reproduce.grid import Arm, Grid, Row
+from sparseopt.lab.reproduce.grid import Arm, Grid, GridRow
 from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.show.statistics import Comparison, compare, compare_relative, mean_and_std
 
@@ -31,7 +31,7 @@ def mean_train_loss(run: Run) -> float:
 class Cell:
     """The runs of one row and one number of epochs. There is one of each: cells are told apart by identity."""
 
-    row: Row
+    row: GridRow
     epochs: int
     wanted: int
     """Seeds asked for."""
@@ -56,7 +56,7 @@ class Outcomes:
     """All cells of a grid."""
 
     grid: Grid
-    cells: Mapping[tuple[Row, int], Cell]
+    cells: Mapping[tuple[GridRow, int], Cell]
 
     @property
     def finished(self) -> list[Run]:
@@ -68,7 +68,7 @@ class Outcomes:
         return [run for cell in self.cells.values() for run in (*cell.runs.values(), *cell.begun.values())]
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[GridRow]:
         """The rows that have a finished run."""
         return [row for row in self.grid.rows if any(self.cells[row, e].runs for e in self.grid.scale.epochs)]
 
@@ -79,7 +79,7 @@ class Outcomes:
 
     def beside(self, cell: Cell, arm: Arm) -> Cell | None:
         """The cell of another arm, all else being the same."""
-        return self.cells.get((Row(cell.row.sparsity, cell.row.method, arm), cell.epochs))
+        return self.cells.get((GridRow(cell.row.sparsity, cell.row.method, arm), cell.epochs))
 
     def difference(self, cell: Cell, metric: Metric) -> Comparison | None:
         """To the baseline, paired by seed; None without a seed that both have finished."""

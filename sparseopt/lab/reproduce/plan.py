@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sparseopt.lab.config.recipes import Config, MethodName
 from sparseopt.lab.reproduce.estimate import Pace, measure
 from sparseopt.lab.reproduce.grid import METHODS
-from sparseopt.lab.reproduce.layout import Layout
+from sparseopt.lab.reproduce.layout import LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
 from sparseopt.lab.reproduce.tables.texts import LABELS
 from sparseopt.lab.reproduce.tuning import Tuning
@@ -44,7 +44,7 @@ def plan(outcomes: Outcomes, place: Place, pace: Callable[[Config, Place], Pace]
     return TimeEstimate(outcomes, {of: pace(config, place) for of, config in configs.items()})
 
 
-def runs_table(plan: TimeEstimate) -> Layout:
+def runs_table(plan: TimeEstimate) -> LabelledTable:
     """Of every cell, how many runs are done, and of every row the time to go."""
     grid = plan.outcomes.grid
     rows = []
@@ -53,7 +53,7 @@ def runs_table(plan: TimeEstimate) -> Layout:
         left = sum(plan.seconds(cell) for cell in cells)
         rows.append((*row.labels, *map(_progress, cells), duration(left) if left else "0"))
     values = (*(f"{epochs} epochs" for epochs in grid.scale.epochs), "time to go")
-    return Layout("Runs", LABELS, values, rows)
+    return LabelledTable("Runs", LABELS, values, rows)
 
 
 def _progress(cell: Cell) -> str:
@@ -61,7 +61,7 @@ def _progress(cell: Cell) -> str:
     return f"{len(cell.runs)} of {cell.wanted} done{begun}"
 
 
-def pace_table(plan: TimeEstimate) -> Layout:
+def pace_table(plan: TimeEstimate) -> LabelledTable:
     """What was measured."""
     rows = [
         (
@@ -75,7 +75,7 @@ def pace_table(plan: TimeEstimate) -> Layout:
         for (sparsity, method), pace in plan.paces.items()
     ]
     values = ("step (ms)", "steps an epoch", "evaluation", "epoch")
-    return Layout("Measured here", ("sparsity", "DST"), values, rows)
+    return LabelledTable("Measured here", ("sparsity", "DST"), values, rows)
 
 
 def summary(plan: TimeEstimate, place: Place, workers: int) -> str:

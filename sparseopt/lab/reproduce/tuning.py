@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.reproduce.grid import Grid, Row
+from sparseopt.lab.reproduce.grid import Grid, GridRow
 from sparseopt.lab.reproduce.outcomes import Found, accuracy, experiment, find
 from sparseopt.lab.reproduce.scale import TUNABLE, Candidate
 
@@ -25,10 +25,10 @@ Tried = dict[Candidate, float | None]
 
 
 @dataclass(frozen=True)
-class Search:
+class RowSearch:
     """One row and one number of epochs: what has been tried, and what came of it."""
 
-    row: Row
+    row: GridRow
     epochs: int
     tried: Tried
 
@@ -74,7 +74,7 @@ class Tuning:
     """All searches of a grid."""
 
     grid: Grid
-    searches: Mapping[tuple[Row, int], Search]
+    searches: Mapping[tuple[GridRow, int], RowSearch]
 
     @property
     def complete(self) -> bool:
@@ -90,7 +90,7 @@ class Tuning:
         return sum(value is not None for search in self.searches.values() for value in search.tried.values())
 
     @property
-    def chosen(self) -> dict[tuple[Row, int], Candidate]:
+    def chosen(self) -> dict[tuple[GridRow, int], Candidate]:
         """The best of every cell that has one, so far."""
         made = {}
         for row, epochs in product(self.grid.rows, self.grid.scale.epochs):
@@ -99,7 +99,7 @@ class Tuning:
                 made[row, epochs] = best
         return made
 
-    def chosen_for(self, row: Row) -> bool:
+    def chosen_for(self, row: GridRow) -> bool:
         """Has the row settings that it can be trained with?"""
         return any(search.best is not None for (of, _), search in self.searches.items() if of == row)
 
@@ -114,13 +114,13 @@ def tuning(grid: Grid, folder: Path) -> Tuning:
     return Tuning(grid, {(row, epochs): _search(grid, row, epochs, found) for row, epochs in _places(grid)})
 
 
-def _places(grid: Grid) -> Iterator[tuple[Row, int]]:
+def _places(grid: Grid) -> Iterator[tuple[GridRow, int]]:
     epochs = grid.scale.epochs if grid.scale.tune_epochs is None else (grid.scale.tune_epochs,)
     return product(grid.rows, epochs)
 
 
-def _search(grid: Grid, row: Row, epochs: int, found: Found) -> Search:
-    search = _looked_up(grid, Search(row, epochs, dict.fromkeys(grid.scale.candidates)), found)
+def _search(grid: Grid, row: GridRow, epochs: int, found: Found) -> RowSearch:
+    search = _looked_up(grid, RowSearch(row, epochs, dict.fromkeys(grid.scale.candidates)), found)
     for _ in range(grid.scale.tune_further):
         beyond = search.further() if search.complete else None
         if beyond is None or not _possible(grid, row, epochs, beyond):
@@ -129,7 +129,7 @@ def _search(grid: Grid, row: Row, epochs: int, found: Found) -> Search:
     return search
 
 
-def _looked_up(grid: Grid, search: Search, found: Found) -> Search:
+def _looked_up(grid: Grid, search: RowSearch, found: Found) -> RowSearch:
     tried: Tried = {}
     for candidate, config in zip(search.tried, _configs(grid, search), strict=True):
         run = found.get(experiment(config))
@@ -141,11 +141,11 @@ def _looked_up(grid: Grid, search: Search, found: Found) -> Search:
     return replace(search, tried=tried)
 
 
-def _configs(grid: Grid, search: Search) -> list[Config]:
+def _configs(grid: Grid, search: RowSearch) -> list[Config]:
     return [grid.config(search.row, search.epochs, SEED, candidate) for candidate in search.tried]
 
 
-def _possible(grid: Grid, row: Row, epochs: int, candidate: Candidate) -> bool:
+def _possible(grid: Grid, row: GridRow, epochs: int, candidate: Candidate) -> bool:
     """Is there such a configuration? A drop fraction ends at 1."""
     try:
         grid.config(row, epochs, SEED, candidate)

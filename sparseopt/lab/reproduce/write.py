@@ -10,7 +10,7 @@ from sparseopt.lab.report import Section, write_report
 from sparseopt.lab.reproduce.convergence import Reached, reach
 from sparseopt.lab.reproduce.drawings import Drawings, draw
 from sparseopt.lab.reproduce.latex import latex
-from sparseopt.lab.reproduce.layout import Layout, for_page, markdown
+from sparseopt.lab.reproduce.layout import LabelledTable, for_page, markdown
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
 from sparseopt.lab.reproduce.paper import PAPER
 from sparseopt.lab.reproduce.records import Record, csv_text, records
@@ -39,9 +39,9 @@ class Results:
     outcomes: Outcomes
     scale: str
     verdict: list[str]
-    tables: dict[str, Layout]
+    tables: dict[str, LabelledTable]
     """By the name of their files."""
-    settings: Layout
+    settings: LabelledTable
     records: list[Record]
     drawings: Drawings
 
@@ -69,7 +69,9 @@ def results(outcomes: Outcomes, level: float | None = None, tuning: Tuning | Non
     )
 
 
-def _tables(outcomes: Outcomes, reached: Mapping[Cell, Reached], tuning: Tuning | None) -> dict[str, Layout]:
+def _tables(
+    outcomes: Outcomes, reached: Mapping[Cell, Reached], tuning: Tuning | None
+) -> dict[str, LabelledTable]:
     tables = {
         "accuracy": accuracy_table(outcomes),
         "differences": difference_table(outcomes),

@@ -29,7 +29,7 @@ FEWEST = 3  # rounds, however long one takes
 
 
 @dataclass(frozen=True)
-class Network:
+class TimedNetwork:
     """A network to be timed: its name, how it is made, and the shape of one sample."""
 
     name: str
@@ -37,12 +37,12 @@ class Network:
     shape: tuple[int, ...]
 
 
-RESNET = Network("ResNet-20, 32 x 32 pixels", lambda: CifarResNet(20, CLASSES), (3, 32, 32))
-MLP = Network("MLP 1024-1024-1024", lambda: mlp((1024,), CLASSES, (1024, 1024, 1024)), (1024,))
+RESNET = TimedNetwork("ResNet-20, 32 x 32 pixels", lambda: CifarResNet(20, CLASSES), (3, 32, 32))
+MLP = TimedNetwork("MLP 1024-1024-1024", lambda: mlp((1024,), CLASSES, (1024, 1024, 1024)), (1024,))
 
 
 @dataclass(frozen=True)
-class Task:
+class TimedTask:
     """What was timed: milliseconds by how it ran."""
 
     name: str
@@ -66,14 +66,14 @@ class Speed:
     network: str
     sparsity: float
     threads: int
-    tasks: list[Task]
+    tasks: list[TimedTask]
     dense_bytes: int
     packed_bytes: int
     why_not: str | None = None
     """Why no kernels run here; None where they do."""
 
 
-def measure(network: Network, sparsity: float, seconds: float, threads: int = 1) -> Speed:
+def measure(network: TimedNetwork, sparsity: float, seconds: float, threads: int = 1) -> Speed:
     """Time a training step, one sample and a batch, for about so many seconds altogether."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -83,7 +83,7 @@ def measure(network: Network, sparsity: float, seconds: float, threads: int = 1)
         torch.set_num_threads(before)
 
 
-def _measured(network: Network, sparsity: float, seconds: float) -> Speed:
+def _measured(network: TimedNetwork, sparsity: float, seconds: float) -> Speed:
     torch.manual_seed(0)
     dense = network.build()
     model = copy.deepcopy(dense)
@@ -117,13 +117,13 @@ def unavailable() -> str | None:
 
 def _training(
     dense: nn.Module, model: nn.Module | None, topology: so.Topology, x: Tensor, seconds: float
-) -> Task:
+) -> TimedTask:
     y = torch.arange(len(x)) % CLASSES
     steps = {DENSE: _step(dense, torch.optim.SGD(dense.parameters(), lr=0.0), x, y)}
     if model is not None:
         sgd = torch.optim.SGD(model.parameters(), lr=0.0)
         steps[ACCELERATED] = _step(model, so.SparseOpt(sgd, topology, so.Static()), x, y)
-    return Task(f"training step, batch {len(x)}", interleaved(steps, seconds))
+    return TimedTask(f"training step, batch {len(x)}", interleaved(steps, seconds))
 
 
 def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Callable[[], None]:
@@ -144,14 +144,14 @@ def _inference(
     engine: so.kernels.Engine | None,
     x: Tensor,
     seconds: float,
-) -> Task:
+) -> TimedTask:
     passes: dict[str, Callable[[], object]] = {DENSE: lambda: dense(x)}
     dense.eval()
     if model is not None and engine is not None:
         model.eval()
         passes |= {ACCELERATED: lambda: model(x), ENGINE: lambda: engine(x)}
     with torch.no_grad():
-        return Task(name, interleaved(passes, seconds))
+        return TimedTask(name, interleaved(passes, seconds))
 
 
 def interleaved(candidates: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
@@ -169,7 +169,7 @@ def interleaved(candidates: Mapping[str, Callable[[], object]], seconds: float) 
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def _bytes(network: Network, sparsity: float) -> tuple[int, int]:
+def _bytes(network: TimedNetwork, sparsity: float) -> tuple[int, int]:
     """The network on disk: dense, and as `so.kernels.save` packs it."""
     model = network.build()
     dense = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from sparseopt.lab.sweep.progress import Speed, SweepProgress
+from sparseopt.lab.sweep.progress import SweepProgress, SweepSpeed
 from sparseopt.lab.training.progress import LINE_SECONDS
 
 
@@ -17,7 +17,7 @@ class Lines:
     """A line whenever a trial has ended, and every half minute."""
 
     def __init__(self, console: Console, first: SweepProgress) -> None:
-        self._console, self._speed = console, Speed(first)
+        self._console, self._speed = console, SweepSpeed(first)
         self._shown: SweepProgress | None = None
         self._shown_at = 0.0
 
@@ -36,7 +36,7 @@ class Bar:
     """A bar of epochs, with the trials beside it."""
 
     def __init__(self, progress: Progress, first: SweepProgress) -> None:
-        self._progress, self._speed = progress, Speed(first)
+        self._progress, self._speed = progress, SweepSpeed(first)
         self._task = progress.add_task("", total=first.all_epochs, left="")
 
     def show(self, progress: SweepProgress) -> None:

@@ -48,7 +48,7 @@ class SweepProgress:
         return f"{self.done}/{self.all} done, {states}"
 
 
-class Speed:
+class SweepSpeed:
     """Epochs a second since somebody began to look, by all workers together."""
 
     def __init__(self, first: SweepProgress) -> None:

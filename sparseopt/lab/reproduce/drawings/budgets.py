@@ -7,7 +7,7 @@ from matplotlib.ticker import ScalarFormatter
 from sparseopt.lab.config.recipes import MethodName
 from sparseopt.lab.report import Drawing
 from sparseopt.lab.reproduce.drawings.drawn import SPREAD, Drawings, arms_drawn, cells_drawn
-from sparseopt.lab.reproduce.grid import METHODS, Row
+from sparseopt.lab.reproduce.grid import METHODS, GridRow
 from sparseopt.lab.reproduce.outcomes import Outcomes, accuracy
 from sparseopt.lab.reproduce.tables.beside import beside
 from sparseopt.lab.show.colors import COLORS, LINES, MARKERS
@@ -38,7 +38,7 @@ def _draw_budgets(outcomes: Outcomes, method: MethodName, epochs: list[int]) -> 
         figure, axes = panels(len(sparsities), width=3.6, height=3.1)
         for axis, sparsity in zip(axes, sparsities, strict=True):
             for series, arm in enumerate(arms_drawn(outcomes)):
-                _draw_budget(axis, outcomes, Row(sparsity, method, arm), series)
+                _draw_budget(axis, outcomes, GridRow(sparsity, method, arm), series)
             axis.set(title=f"Sparsity {sparsity:g}", xlabel="total epochs", ylabel="test accuracy (%)")
             axis.set_xscale("log")
             axis.set_xticks(epochs, minor=False)
@@ -48,7 +48,7 @@ def _draw_budgets(outcomes: Outcomes, method: MethodName, epochs: list[int]) -> 
     return figure
 
 
-def _draw_budget(axis: Axes, outcomes: Outcomes, row: Row, series: int) -> None:
+def _draw_budget(axis: Axes, outcomes: Outcomes, row: GridRow, series: int) -> None:
     cells = [cell for e in sorted(outcomes.grid.scale.epochs) if (cell := outcomes.cells[row, e]).runs]
     if not cells:
         return

@@ -15,7 +15,7 @@ def itop_rates(outcomes: Outcomes, method: MethodName) -> Drawings:
     for epochs in outcomes.grid.scale.epochs:
         runs = [run for cell in cells_drawn(outcomes, method, epochs) for run in cell.runs.values()]
         if runs:
-            settings = itop.Settings(runs=tuple(run.path for run in runs))
+            settings = itop.ItopSettings(runs=tuple(run.path for run in runs))
             figure = itop.draw(itop.measure(settings, quietly))
             caption = (
                 f"{METHODS[method]}, {epochs} epochs in all: share of the weights that were active at some time. "

@@ -1,7 +1,7 @@
 """Test accuracy in the paper's layout."""
 
-from sparseopt.lab.reproduce.grid import Row
-from sparseopt.lab.reproduce.layout import Best, Layout
+from sparseopt.lab.reproduce.grid import GridRow
+from sparseopt.lab.reproduce.layout import Best, LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
 from sparseopt.lab.reproduce.paper import Published
 from sparseopt.lab.reproduce.tables.beside import PaperColumn, beside, elsewhere
@@ -9,7 +9,7 @@ from sparseopt.lab.reproduce.tables.texts import LABELS, NOTHING, candidate_text
 from sparseopt.lab.show.words import counted
 
 
-def accuracy_table(outcomes: Outcomes) -> Layout:
+def accuracy_table(outcomes: Outcomes) -> LabelledTable:
     """The paper's table: rows sparsity x method x HAM, columns epochs, mean ± std over seeds, the best in bold."""
     grid = outcomes.grid
     columns = [(epochs, beside(grid, epochs)) for epochs in grid.scale.epochs]
@@ -27,7 +27,7 @@ def accuracy_table(outcomes: Outcomes) -> Layout:
         )
         for row in outcomes.rows
     ]
-    return Layout(
+    return LabelledTable(
         "Test accuracy (%)",
         LABELS,
         (*values, *(paper.heading for paper in far)),
@@ -36,7 +36,7 @@ def accuracy_table(outcomes: Outcomes) -> Layout:
     )
 
 
-def _cells(outcomes: Outcomes, row: Row, epochs: int, paper: PaperColumn) -> list[str]:
+def _cells(outcomes: Outcomes, row: GridRow, epochs: int, paper: PaperColumn) -> list[str]:
     cell = outcomes.cells[row, epochs]
     text = seeds_text(cell) + tuned_text(outcomes, cell)
     ours = Best(text) if is_best(outcomes, cell) else text

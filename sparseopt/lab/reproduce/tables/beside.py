@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparseopt.lab.reproduce.grid import Grid, Row
+from sparseopt.lab.reproduce.grid import Grid, GridRow
 from sparseopt.lab.reproduce.paper import Published, find, nearest
 
 
@@ -12,7 +12,7 @@ class PaperColumn:
     """Figures of the paper: beside ours where the setting is the same, else at their own number of epochs."""
 
     heading: str
-    figures: Mapping[Row, Published]
+    figures: Mapping[GridRow, Published]
 
 
 def beside(grid: Grid, epochs: int) -> PaperColumn:
@@ -27,7 +27,7 @@ def beside(grid: Grid, epochs: int) -> PaperColumn:
 
 def elsewhere(grid: Grid) -> list[PaperColumn]:
     """The paper's figures closest to columns that it has no figure for, one column a number of epochs."""
-    columns: dict[int, dict[Row, Published]] = {}
+    columns: dict[int, dict[GridRow, Published]] = {}
     for epochs in grid.scale.epochs:
         if beside(grid, epochs).figures:
             continue

@@ -3,19 +3,19 @@
 from itertools import product
 from statistics import fmean
 
-from sparseopt.lab.reproduce.grid import Row
-from sparseopt.lab.reproduce.layout import Layout
+from sparseopt.lab.reproduce.grid import GridRow
+from sparseopt.lab.reproduce.layout import LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
 from sparseopt.lab.reproduce.tables.texts import NOTHING
 
 SHOWN = (1, 2, 3, 5, 10, 20, 50, 100, 200, 300, 500)
 
 
-def by_epoch_table(outcomes: Outcomes) -> Layout:
+def by_epoch_table(outcomes: Outcomes) -> LabelledTable:
     """One column an epoch, of some of them and the last, means over seeds."""
     grid = outcomes.grid
     axes = product(grid.scale.sparsities, grid.target.methods, grid.scale.epochs, grid.arms)
-    cells = [outcomes.cells[Row(sparsity, method, arm), epochs] for sparsity, method, epochs, arm in axes]
+    cells = [outcomes.cells[GridRow(sparsity, method, arm), epochs] for sparsity, method, epochs, arm in axes]
     cells = [cell for cell in cells if cell.runs]
     longest = max((cell.epochs for cell in cells), default=0)
     shown = sorted({epoch for epoch in SHOWN if epoch < longest} | {cell.epochs for cell in cells})
@@ -23,7 +23,7 @@ def by_epoch_table(outcomes: Outcomes) -> Layout:
     for cell in cells:
         sparsity, method, training = cell.row.labels
         rows.append((sparsity, method, f"{cell.epochs}", training, *(_mean(cell, epoch) for epoch in shown)))
-    return Layout(
+    return LabelledTable(
         "Test accuracy by epoch (%)",
         ("sparsity", "DST", "epochs", "training"),
         tuple(f"{epoch}" for epoch in shown),

@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from itertools import product
 
 from sparseopt.lab.reproduce.convergence import Reached, faster
-from sparseopt.lab.reproduce.grid import Row
-from sparseopt.lab.reproduce.layout import Layout
+from sparseopt.lab.reproduce.grid import GridRow
+from sparseopt.lab.reproduce.layout import LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, mean_train_loss
 from sparseopt.lab.reproduce.tables.texts import against
 from sparseopt.lab.show.statistics import LEVEL
 
 
-def convergence_table(outcomes: Outcomes, reached: Mapping[Cell, Reached]) -> Layout:
+def convergence_table(outcomes: Outcomes, reached: Mapping[Cell, Reached]) -> LabelledTable:
     """Mean training loss over the run, epochs to an accuracy, and both against the baseline."""
     grid = outcomes.grid
     axes = product(grid.scale.sparsities, grid.target.methods, grid.scale.epochs, grid.arms)
-    cells = [outcomes.cells[Row(sparsity, method, arm), epochs] for sparsity, method, epochs, arm in axes]
+    cells = [outcomes.cells[GridRow(sparsity, method, arm), epochs] for sparsity, method, epochs, arm in axes]
     rows = [_speed(outcomes, cell, reached) for cell in cells if cell.runs]
-    return Layout(
+    return LabelledTable(
         "Convergence",
         ("sparsity", "DST", "epochs", "training"),
         ("mean train loss", "against baseline", "epochs to reach", "against baseline"),

@@ -1,13 +1,13 @@
 """Every row against its baseline, paired by seed."""
 
-from sparseopt.lab.reproduce.layout import Layout
+from sparseopt.lab.reproduce.layout import LabelledTable
 from sparseopt.lab.reproduce.outcomes import Outcomes, accuracy
 from sparseopt.lab.reproduce.tables.texts import LABELS, against
 from sparseopt.lab.show.statistics import LEVEL
 from sparseopt.lab.show.words import counted
 
 
-def difference_table(outcomes: Outcomes) -> Layout:
+def difference_table(outcomes: Outcomes) -> LabelledTable:
     """Each row against its baseline: percentage points, interval, and what may be claimed."""
     epochs = outcomes.grid.scale.epochs
     rows = []
@@ -17,7 +17,7 @@ def difference_table(outcomes: Outcomes) -> Layout:
         differences = [outcomes.difference(outcomes.cells[row, total], accuracy) for total in epochs]
         texts = [against(difference, "{:+.2f}", "higher") for difference in differences]
         rows.append((*row.labels, base.label, *texts))
-    return Layout(
+    return LabelledTable(
         "Difference to the baseline (percentage points of test accuracy)",
         (*LABELS, "against"),
         tuple(counted(total, "epoch") for total in epochs),

@@ -1,7 +1,7 @@
 """ITOP rates after the last epoch, beside those of the authors' figure."""
 
-from sparseopt.lab.reproduce.grid import Grid, Row
-from sparseopt.lab.reproduce.layout import Layout
+from sparseopt.lab.reproduce.grid import Grid, GridRow
+from sparseopt.lab.reproduce.layout import LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes
 from sparseopt.lab.reproduce.paper import ITOP_EPOCHS, ITOP_SOURCE, published_itop
 from sparseopt.lab.reproduce.tables.texts import LABELS, NOTHING, plus_minus
@@ -9,7 +9,7 @@ from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.show.words import counted
 
 
-def itop_table(outcomes: Outcomes) -> Layout:
+def itop_table(outcomes: Outcomes) -> LabelledTable:
     """Share of the weights that were active at some time, in percent."""
     grid = outcomes.grid
     authors = {row: rate for row in grid.rows if (rate := authors_rate(grid, row)) is not None}
@@ -25,7 +25,7 @@ def itop_table(outcomes: Outcomes) -> Layout:
     notes = [
         "Share of the sparsifiable weights that were active at some time: mean ± standard deviation over seeds."
     ]
-    return Layout(
+    return LabelledTable(
         "ITOP rate after the last epoch (%)",
         LABELS,
         (*(counted(epochs, "epoch") for epochs in grid.scale.epochs), *heading),
@@ -34,7 +34,7 @@ def itop_table(outcomes: Outcomes) -> Layout:
     )
 
 
-def authors_rate(grid: Grid, row: Row) -> float | None:
+def authors_rate(grid: Grid, row: GridRow) -> float | None:
     """What the authors' figure shows for a row: baseline, or SparseOpt by the gradients that it grows by."""
     arm = row.arm
     if arm.ham or arm.decay or arm.lr_factor != 1 or arm.correction not in ("none", "layer"):

@@ -1,7 +1,7 @@
 """How many seeds would have shown the paper's difference, given the spread seen here."""
 
-from sparseopt.lab.reproduce.grid import METHODS, READINGS, Arm, Grid, Row
-from sparseopt.lab.reproduce.layout import Layout
+from sparseopt.lab.reproduce.grid import METHODS, READINGS, Arm, Grid, GridRow
+from sparseopt.lab.reproduce.layout import LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
 from sparseopt.lab.reproduce.paper import find, nearest
 from sparseopt.lab.reproduce.power import POWER, detectable, pooled_spread, seeds_needed
@@ -11,7 +11,7 @@ from sparseopt.lab.show.statistics import LEVEL
 SEEDS = (3, 6, 12)
 
 
-def power_table(outcomes: Outcomes) -> Layout:
+def power_table(outcomes: Outcomes) -> LabelledTable:
     """One row a sparsity, method and length in which some row has two seeds in pairs."""
     blocks: dict[tuple[float, str, int], list[Cell]] = {}
     for cell in outcomes.cells.values():
@@ -33,7 +33,7 @@ def power_table(outcomes: Outcomes) -> Layout:
                 *(f"{detectable(spread, seeds):.2f}" for seeds in SEEDS),
             )
         )
-    return Layout(
+    return LabelledTable(
         "Power",
         ("sparsity", "DST", "epochs"),
         (
@@ -51,9 +51,11 @@ def power_table(outcomes: Outcomes) -> Layout:
     )
 
 
-def papers_difference(grid: Grid, row: Row, epochs: int) -> tuple[float, int] | None:
+def papers_difference(grid: Grid, row: GridRow, epochs: int) -> tuple[float, int] | None:
     """SparseOpt less baseline in the paper's table for this sparsity and method, and the epochs that it is of."""
-    ours, base = (grid.setting(Row(row.sparsity, row.method, Arm(name))) for name in (READINGS[0], "none"))
+    ours, base = (
+        grid.setting(GridRow(row.sparsity, row.method, Arm(name))) for name in (READINGS[0], "none")
+    )
     if ours is None or base is None or (figure := nearest(ours, epochs)) is None:
         return None
     beside = find(base, figure.epochs)

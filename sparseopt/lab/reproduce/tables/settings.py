@@ -3,11 +3,11 @@
 from sparseopt.lab.config.differences import differing
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.report.tables import shared, shown
-from sparseopt.lab.reproduce.layout import Layout
+from sparseopt.lab.reproduce.layout import LabelledTable
 from sparseopt.lab.reproduce.outcomes import Outcomes
 
 
-def settings_table(outcomes: Outcomes) -> Layout:
+def settings_table(outcomes: Outcomes) -> LabelledTable:
     """What all runs share, and of versions and machines also where they differ."""
     study = Study(outcomes.finished)
     same = [(name.text, value.text) for name, value in shared(study).rows]
@@ -18,4 +18,4 @@ def settings_table(outcomes: Outcomes) -> Layout:
         )
         for name in differing(study.environments)
     ]
-    return Layout("Settings", ("setting", "value"), (), [*same, *other])
+    return LabelledTable("Settings", ("setting", "value"), (), [*same, *other])

@@ -2,13 +2,13 @@
 
 import math
 
-from sparseopt.lab.reproduce.layout import Best, Layout
+from sparseopt.lab.reproduce.layout import Best, LabelledTable
 from sparseopt.lab.reproduce.scale import Candidate
 from sparseopt.lab.reproduce.tables.texts import NOTHING, candidate_text
-from sparseopt.lab.reproduce.tuning import SEED, Search, Tuning
+from sparseopt.lab.reproduce.tuning import SEED, RowSearch, Tuning
 
 
-def tuning_table(tuning: Tuning) -> Layout:
+def tuning_table(tuning: Tuning) -> LabelledTable:
     """Test accuracy of every row with every candidate, the best in bold."""
     candidates = sorted(dict.fromkeys(each for search in tuning.searches.values() for each in search.tried))
     rows = [
@@ -25,7 +25,7 @@ def tuning_table(tuning: Tuning) -> Layout:
         notes.append(
             f"Tuning goes on: {missing} of {len(tuning.configs())} runs are missing, and the best may change."
         )
-    return Layout(
+    return LabelledTable(
         "Tuning (test accuracy in %)",
         ("sparsity", "DST", "epochs", "training"),
         (*map(candidate_text, candidates), "best"),
@@ -34,12 +34,12 @@ def tuning_table(tuning: Tuning) -> Layout:
     )
 
 
-def _labels(search: Search) -> tuple[str, str, str, str]:
+def _labels(search: RowSearch) -> tuple[str, str, str, str]:
     sparsity, method, training = search.row.labels
     return sparsity, method, f"{search.epochs}", training
 
 
-def _tried(search: Search, candidate: Candidate) -> str:
+def _tried(search: RowSearch, candidate: Candidate) -> str:
     value = search.tried.get(candidate)
     if value is None:
         return NOTHING
@@ -47,7 +47,7 @@ def _tried(search: Search, candidate: Candidate) -> str:
     return Best(text) if candidate == search.best else text
 
 
-def _best(search: Search) -> str:
+def _best(search: RowSearch) -> str:
     text = candidate_text(search.best or ())
     if not search.complete:
         return f"{text} so far"

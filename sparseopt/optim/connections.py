@@ -41,7 +41,7 @@ def next_masks(
         for name, each in topology.storage.items()
         if step == 0 or each.parameter.grad is not None or name in seen
     }
-    gradient = partial(_gradient, method if step else None, factors, seen)
+    gradient = partial(_gradient, method if step else None, step, factors, seen)
     if topology.kind() == "packed":
         next_one = partial(_next_index, topology, method, step, memory)
         new = {name: next_one(storage, gradient(storage)) for name, storage in layers.items()}
@@ -55,13 +55,20 @@ def next_masks(
 
 
 def _gradient(
-    method: Method | None, factors: Mapping[str, Tensor], seen: Mapping[str, Tensor], storage: Storage
+    method: Method | None,
+    step: int,
+    factors: Mapping[str, Tensor],
+    seen: Mapping[str, Tensor],
+    storage: Storage,
 ) -> Tensor | None:
     """The dense gradient of a layer, whole, as the method reads it; None if it does not."""
     if method is None or not method.uses_gradient:
         return None
     name = storage.layer.name
+    there = seen.get(name, storage.parameter.grad)
     grad = whole(seen[name]) if name in seen and storage.kind == "dense" else storage.gradient()
+    if grad is None and there is not None and not method.needs_dense_grad(step):
+        grad = storage.to_dense(there)  # that of active weights is enough
     if grad is None:
         raise RuntimeError(missing_gradient(name, type(method).__name__))
     if not is_finite(grad):

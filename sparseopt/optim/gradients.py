@@ -13,7 +13,7 @@ decides what it does:
 All of it is elementwise on the device, on each rank's part of the tensors; nothing is read back.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sparseopt.optim.decay import Decayed
 from sparseopt.topology.sharding import local, whole
-from sparseopt.topology.storage import Dense, Packed, Storage
+from sparseopt.topology.storage import Dense, Packed, Storage, hold, multiply
 
 
 class SparseParameter(NamedTuple):
@@ -36,28 +36,14 @@ class SparseParameter(NamedTuple):
         None  # where factors follow the weights: those of the neurons at this step, for `early`
     )
     early_by_neuron: Tensor | None = None
-    learning: Tensor | None = (
-        None  # mask of the weights that learn, where the method trains inactive ones as well
+    mask: Tensor | None = (
+        None  # bytes; outside of it nothing learns. None where only active entries are there
     )
 
     @property
     def grad(self) -> Tensor | None:
         grad = self.storage.parameter.grad
         return None if grad is None else local(grad)
-
-    def correct(self) -> None:
-        factors = self._factors()
-        if factors is not None and self.grad is not None:
-            self.grad.mul_(factors)
-
-    def hold_to_mask(self) -> None:
-        grad = self.grad
-        if grad is not None and not self.storage.is_held(grad):
-            self.storage.hold_(grad, self.learning)
-
-    def rescale(self) -> None:
-        if self.late is not None and self.grad is not None:
-            self.grad.mul_(self.late)
 
     def dense_norm(self) -> Tensor | None:
         """The norm of the dense gradient of a packed layer, corrected; None where the gradient itself is the dense one."""
@@ -75,12 +61,12 @@ class SparseParameter(NamedTuple):
     @property
     def decayed(self) -> Decayed | None:
         """The weights with their whole correction, where there is one."""
-        factors = self._factors()
+        factors = self.factors()
         if factors is None:
             return None
         return Decayed(self.storage.parameter, factors if self.late is None else factors * self.late)
 
-    def _factors(self) -> Tensor | None:
+    def factors(self) -> Tensor | None:
         return self.early if self.measured is None else self.storage.spread(self.measured())
 
 
@@ -101,31 +87,44 @@ def missing_gradient(name: str, reader: str) -> str:
 
 @torch.no_grad()
 def prepare_active(
-    sparse: Iterable[SparseParameter], parameters: Iterable[Tensor], max_norm: float | None
+    sparse: Sequence[SparseParameter], parameters: Iterable[Tensor], max_norm: float | None
 ) -> Tensor | None:
     """Mask, correct, then clip by the norm of the result. Returns that norm, if a maximum is set."""
-    for each in sparse:
-        each.hold_to_mask()
-        each.correct()
+    _mask(sparse)
+    _multiply(sparse, SparseParameter.factors)
     return clip(parameters, max_norm)
 
 
 @torch.no_grad()
 def prepare_paper(
-    sparse: Iterable[SparseParameter], parameters: Iterable[Tensor], max_norm: float | None
+    sparse: Sequence[SparseParameter], parameters: Iterable[Tensor], max_norm: float | None
 ) -> Tensor | None:
     """Scale the dense gradients by D, clip by their norm, then mask and multiply by 1 / sqrt(1 - s_avg)."""
-    sparse = list(sparse)
     norms: dict[Tensor, Tensor] = {}
-    for each in sparse:
-        if max_norm is not None and (norm := each.dense_norm()) is not None:
+    for each in sparse if max_norm is not None else ():
+        if (norm := each.dense_norm()) is not None:
             norms[each.storage.parameter] = norm
-        each.correct()
+    _multiply(sparse, SparseParameter.factors)
     norm = clip(parameters, max_norm, norms)
-    for each in sparse:
-        each.hold_to_mask()
-        each.rescale()
+    _mask(sparse)
+    _multiply(sparse, lambda each: each.late)
     return norm
+
+
+def _mask(sparse: Iterable[SparseParameter]) -> None:
+    """Hold gradients to their masks, also where that was done on arrival: users may have changed them since."""
+    pairs = ((each.storage.parameter.grad, each.mask) for each in sparse)
+    hold((grad, mask) for grad, mask in pairs if grad is not None and mask is not None)
+
+
+def _multiply(sparse: Iterable[SparseParameter], factors: Callable[[SparseParameter], Tensor | None]) -> None:
+    """Multiply gradients by their factors, all in one call."""
+    pairs = [
+        (grad, factor)
+        for each in sparse
+        if (grad := each.grad) is not None and (factor := factors(each)) is not None
+    ]
+    multiply([grad for grad, _ in pairs], [factor for _, factor in pairs])
 
 
 PREPARE = {"active": prepare_active, "paper": prepare_paper}

@@ -40,19 +40,23 @@ def norm_factors(squares: Tensor, power: int) -> Tensor:
 
 
 def squared_norms(storage: Storage) -> Tensor:
-    """||w_i||^2 of every neuron, in single precision at least, also of weights that several ranks share."""
+    """||w_i||^2 of every neuron, also of weights that several ranks share.
+
+    Sums are in double precision, so that their order, which is another one in packed storage, makes no difference in single.
+    """
     layer, weight = storage.layer, storage.parameter.detach()
     if isinstance(storage, Packed):
-        squares = _inexact(weight).square().view(-1)
+        squares = _inexact(weight).square().view(-1).double()
         return squares.new_zeros(layer.neurons).index_add_(0, layer.neuron_of(storage.index), squares)
     if layer.transposed:  # by_neuron moves axes, which sharded tensors may not be able to
-        return layer.by_neuron(_inexact(whole(weight))).square().sum(1)
-    return whole(_inexact(weight).square().sum(tuple(range(1, weight.ndim))))
+        return layer.by_neuron(_inexact(whole(weight))).square().sum(1, dtype=torch.float64)
+    return whole(_inexact(weight).square().sum(tuple(range(1, weight.ndim)), dtype=torch.float64))
 
 
 def measured_by_neuron(storage: Storage, power: int) -> Tensor:
-    """The factor of each neuron of a layer at the present weights."""
-    return norm_factors(squared_norms(storage), power)
+    """The factor of each neuron of a layer at the present weights, in single precision at least."""
+    factors = norm_factors(squared_norms(storage), power)
+    return factors if storage.parameter.dtype in (torch.float64, torch.complex128) else factors.float()
 
 
 def measured_factors(topology: Topology, mode: MeasuredMode) -> dict[str, Tensor]:

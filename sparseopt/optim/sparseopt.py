@@ -21,7 +21,6 @@ Weight decay, momentum and the like remain the base optimizer's business.
 
 import logging
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, overload
@@ -34,6 +33,7 @@ from torch.optim import Optimizer
 from sparseopt.methods import Method, WeightMethod
 from sparseopt.methods.view import Memory
 from sparseopt.optim.agreement import check_agreement
+from sparseopt.optim.arrivals import Arrivals
 from sparseopt.optim.asleep import Asleep, trains_inactive
 from sparseopt.optim.configuration import configuration, warn_of_changes
 from sparseopt.optim.connections import NotFinite, learning_rates, next_masks, view_of
@@ -52,7 +52,7 @@ from sparseopt.optim.packed import check_fit_for_rows
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import local, part_like, whole
-from sparseopt.topology.storage import Dense
+from sparseopt.topology.storage import hold
 
 log = logging.getLogger(__name__)
 
@@ -147,14 +147,14 @@ class SparseOpt(OptimizerWrapper):
             self._asleep.woken = True
             self._move_connections()
             self._fall_asleep()
-        self._hold_gradients_on_arrival()
+        self._arrivals = Arrivals(self.topology)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._seen = None
         self.topology.claim(self)
         self._settle()
-        self._hold_gradients_on_arrival()
+        self._arrivals = Arrivals(self.topology)
 
     @property
     def factors(self) -> dict[str, Tensor]:
@@ -265,10 +265,12 @@ class SparseOpt(OptimizerWrapper):
     @torch.no_grad()
     def _hold_to_masks(self) -> None:
         """Whatever the base optimizer did, inactive weights and their state are exactly zero afterwards."""
-        for each in self._sparse:
-            if each.grad is not None and each.storage.kind == "dense":
-                for tensor in self._entries_of(each.storage.parameter):
-                    each.storage.hold_(tensor, each.learning)
+        hold(
+            (tensor, each.mask)
+            for each in self._sparse
+            if each.mask is not None and each.storage.parameter.grad is not None
+            for tensor in self._entries_of(each.storage.parameter)
+        )
 
     @torch.no_grad()
     def _move_connections(self, seen: Mapping[str, Tensor] | None = None) -> bool:
@@ -297,13 +299,6 @@ class SparseOpt(OptimizerWrapper):
         self._settle()
         return True
 
-    def _hold_gradients_on_arrival(self) -> None:
-        """Let users see between backward and step what the step will use: gradients that are zero outside the masks."""
-        for storage in self.topology.storage.values():
-            if isinstance(storage, Dense) and storage.parameter.requires_grad:
-                hook = _holding(weakref.ref(self), weakref.ref(storage))
-                storage.parameter.register_post_accumulate_grad_hook(hook)
-
     def _settle(self) -> None:
         """Derive from the masks in force what the steps need: factors, and masks as bytes."""
         topology = self.topology
@@ -328,7 +323,7 @@ class SparseOpt(OptimizerWrapper):
                 late.get(name),
                 measured.get(name),
                 early.get(name),
-                self._asleep.awake.get(name),
+                self._part(name),
             )
             for name, storage in topology.storage.items()
         ]
@@ -338,6 +333,10 @@ class SparseOpt(OptimizerWrapper):
     def learning(self, name: str) -> Tensor:
         """Mask of the weights that learn, on this rank: the active ones, unless the method trains others as well."""
         return self._asleep.awake.get(name, local(self.topology.masks[name]))
+
+    def _part(self, name: str) -> Tensor | None:
+        """`learning` as bytes; None on packed storage, which has nothing else."""
+        return self.learning(name).view(torch.uint8) if self.topology.kind() == "dense" else None
 
     def _measures(self, power: int) -> dict[str, Callable[[], Tensor]]:
         """Where the factors follow the weights: of each layer, what gives those of the moment."""
@@ -466,15 +465,6 @@ def _check_start(method: Method, topology: Topology) -> None:
             f"{type(method).__name__} begins at sparsity {start:g}, and the topology has {topology.sparsity():.4g}: give it "
             f"what sparsify(model, {start:g}) returns; the sparsity to reach is the method's own, sparsity=..."
         )
-
-
-def _holding(owner: "weakref.ref[SparseOpt]", storage: "weakref.ref[Dense]") -> Callable[[Tensor], None]:
-    def hold(_: Tensor) -> None:
-        layer = storage()
-        if layer is not None and owner() is not None:
-            layer.hold_gradient_()
-
-    return hold
 
 
 def _check_parameters(base: Optimizer, topology: Topology) -> None:

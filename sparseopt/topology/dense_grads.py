@@ -31,7 +31,7 @@ class DenseGradients:
         self.live[self.key] = self
         self.wanted = False
         self._given: dict[str, list[Callable[[], Tensor]]] = {}
-        self._masked: dict[str, tuple[int, int]] = {}
+        self.masked = False  # have gradients on dense storage been held to their masks?
 
     def give(self, name: str, gradient: Callable[[], Tensor]) -> None:
         """Deliver what one use of a packed layer adds to its dense gradient."""
@@ -46,28 +46,13 @@ class DenseGradients:
 
     def forget(self) -> None:
         self._given.clear()
-        self._masked.clear()
-
-    def note_masked(self, name: str, grad: Tensor) -> None:
-        """A gradient on dense storage has been held to its mask."""
-        self._masked[name] = _fingerprint(grad)
-
-    def is_masked(self, name: str, grad: Tensor) -> bool:
-        """Is a gradient zero outside its mask, untouched since?"""
-        return self._masked.get(name) == _fingerprint(grad)
-
-    def has_masked(self, name: str) -> bool:
-        return name in self._masked
+        self.masked = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> "DenseGradients":
         return DenseGradients()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return DenseGradients, ()
-
-
-def _fingerprint(grad: Tensor) -> tuple[int, int]:
-    return grad.data_ptr(), grad._version
 
 
 def ranks() -> int:

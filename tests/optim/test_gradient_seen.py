@@ -80,6 +80,31 @@ def test_what_users_add_outside_the_masks_moves_nothing(build: Callable[..., Net
     assert torch.equal(*norms)
 
 
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise ArithmeticError
+
+
+def test_a_pass_that_fails_midway_changes_nothing_for_the_next(
+    build: Callable[..., Network], loss_of: Loss
+) -> None:
+    model, topology = build(0.8)
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, so.Static())
+    hook = model[2].register_forward_hook(lambda module, args, output: Fails.apply(output))
+    with pytest.raises(ArithmeticError):
+        loss_of(model, 1).backward()
+    hook.remove()
+    model.zero_grad()
+    loss_of(model, 1).backward()
+    assert not outside(topology)
+    optimizer.step()
+
+
 def test_a_step_that_reads_what_was_masked_is_refused(build: Callable[..., Network], loss_of: Loss) -> None:
     model, topology = build(0.8)
     optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, so.Static())

@@ -6,11 +6,12 @@ operations another way, and a network may amplify the last bit to anything.
 
 import copy
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from every_base import BASES, Base
 from torch import Tensor, nn, optim
 from torch.nn.utils import parametrize
 
@@ -18,28 +19,8 @@ import sparseopt as so
 from sparseopt.topology.scatter import to_packed
 from sparseopt.topology.storage import Packed
 
-Base = Callable[[Iterable[Tensor]], optim.Optimizer]
 Network = tuple[nn.Sequential, so.Topology]
 
-BASES: dict[str, Base] = {
-    "sgd": lambda p: optim.SGD(p, lr=0.1),
-    "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=5e-4),
-    "nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
-    "fused sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=5e-4, fused=True),
-    "maximize": lambda p: optim.SGD(p, lr=1e-3, momentum=0.9, maximize=True),
-    "adam": lambda p: optim.Adam(p, lr=0.01, weight_decay=0.1, amsgrad=True),
-    "adamw": lambda p: optim.AdamW(p, lr=0.01, fused=True),
-    "adamw foreach": lambda p: optim.AdamW(p, lr=torch.tensor(0.01), foreach=False),
-    "rmsprop": lambda p: optim.RMSprop(p, lr=0.01, momentum=0.9, centered=True),
-    "adagrad": lambda p: optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.5),
-    "adadelta": lambda p: optim.Adadelta(p),
-    "nadam": lambda p: optim.NAdam(p, lr=0.01),
-    "radam": lambda p: optim.RAdam(p, lr=0.01),
-    "adamax": lambda p: optim.Adamax(p, lr=0.01),
-    "asgd": lambda p: optim.ASGD(p, lr=0.05, t0=5),
-    "rprop": lambda p: optim.Rprop(p, lr=0.01),
-    "ham": lambda p: so.HAM(optim.SGD(p, lr=0.05, momentum=0.9)),
-}
 METHODS = {
     "static": so.Static(),
     "set": so.SET(total_steps=60, every=4, drop_fraction=0.5),
@@ -139,16 +120,6 @@ def test_every_correction_and_clipping(
 @pytest.mark.parametrize("base", ["momentum", "adamw"])
 def test_correct_decay(base: str, build: Callable[..., Network], train: Callable[..., None]) -> None:
     Pair(build, BASES[base], correct_decay=True).train(train, 5)
-
-
-def test_an_adamw_run_is_the_dense_run_bit_for_bit(
-    build: Callable[..., Network], train: Callable[..., None]
-) -> None:
-    """Without fused operators, of which some add and multiply in one rounding where vectors are whole, and in two elsewhere."""
-    pair = Pair(build, lambda p: optim.AdamW(p, lr=0.01, foreach=False), method=METHODS["rigl"])
-    pair.each(lambda model, optimizer: train(model, optimizer, 12))
-    packed, dense = (model.state_dict() for model in pair.models)
-    assert all(torch.equal(packed[name], value) for name, value in dense.items())
 
 
 def test_what_is_trained_is_a_row_and_the_object_of_before(build: Callable[..., Network]) -> None:

@@ -13,12 +13,16 @@ masks in force. A weight that is dropped loses its average; one that is grown st
 False
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sparseopt.topology import Topology
-from sparseopt.topology.sharding import local
+from sparseopt.topology.scatter import Scatter, scatter_values, scatters
+from sparseopt.topology.storage import Dense, Packed, hold
 
 
 class SparseAverage(AveragedModel):
@@ -32,15 +36,34 @@ class SparseAverage(AveragedModel):
         if missing:
             raise ValueError(f"the topology is of another model: this one has no {', '.join(missing[:3])}")
         self._names, self._topology = found, [topology]  # in a list: a topology is no part of the network
+        self._order: int | None = None  # of the masks that packed values are in the order of
+        for _, scatter, packed in self._packed():
+            packed.scatter.copies.discard(scatter)  # it is looked after here
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        super().update_parameters(model)
         (topology,) = self._topology
+        if self._order != topology.version:
+            for values, scatter, packed in self._packed():
+                scatter.put(packed.index.to(values.device), values)
+            self._order = topology.version
+        super().update_parameters(model)
         for name, parameter in zip(self._names, self.module.parameters(), strict=True):
-            if name is not None:
-                mask = local(topology.masks[name]).to(parameter.device)
-                local(parameter.detach()).masked_fill_(~mask, 0)
+            storage = topology.storage.get(name or "")
+            if isinstance(storage, Dense):
+                hold([(parameter.detach(), storage.part.to(parameter.device))])
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        self._order = None
+        return super().load_state_dict(*args, **options)
+
+    def _packed(self) -> Iterator[tuple[nn.Parameter, Scatter, Packed]]:
+        (topology,) = self._topology
+        for module in self.module.modules():
+            for leaf, scatter in scatters(module):
+                packed = topology.packed(scatter.name)
+                if packed is not None:
+                    yield scatter_values(module, leaf), scatter, packed
 
 
 def average(model: nn.Module, topology: Topology, decay: float = 0.999) -> SparseAverage:
@@ -52,14 +75,9 @@ def average(model: nn.Module, topology: Topology, decay: float = 0.999) -> Spars
 
     Args:
         model: the network that is trained.
-        topology: what `sparsify` returned for it, in dense storage.
+        topology: what `sparsify` returned for it.
         decay: what the average keeps of itself at an update.
     """
     if not 0 <= decay < 1:
         raise ValueError(f"decay must be in [0, 1), got {decay}")
-    if topology.kind() != "dense":
-        raise ValueError(
-            "an average needs dense storage: packed rows mean other weights after an update; use sparsify(..., "
-            "storage='dense')"
-        )
     return SparseAverage(model, topology, decay)

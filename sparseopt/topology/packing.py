@@ -44,7 +44,7 @@ def pack_layer(
     model: nn.Module, layer: Layer, parameter: nn.Parameter, mask: Tensor, grads: DenseGradients
 ) -> Packed:
     """Pack a weight in all modules that have it: a tied one stays tied. The parameter stays the same object."""
-    scatter = Scatter(layer.name, layer.shape, as_index(mask.to(parameter.device)), grads)
+    scatter = Scatter(layer.name, layer.shape, as_index(mask.to(parameter.device)), grads, parameter)
     parameter.grad = None  # it has the dense shape
     for module, leaf in holders(model, parameter):
         pack(module, leaf, scatter)

@@ -5,10 +5,13 @@
 
 This is torch's own `nn.utils.parametrize` with `Scatter` as the parametrization. `state_dict()` has the dense names and shapes,
 and takes them: files go from one storage to the other. What a loaded weight has outside the mask is left out; it is kept aside
-until the masks that go with it are loaded as well, or until the next step.
+until the masks that go with it are loaded as well, or until the next step. A copy of the model has no topology to load masks
+into, and takes those of the state.
 """
 
+import copy
 import functools
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,12 +28,16 @@ class Scatter(nn.Module):
     The index is no buffer: those are sent from rank to rank by data parallelism, and written by `AveragedModel`.
     """
 
-    def __init__(self, name: str, shape: tuple[int, ...], index: Tensor, grads: DenseGradients) -> None:
+    def __init__(
+        self, name: str, shape: tuple[int, ...], index: Tensor, grads: DenseGradients, values: nn.Parameter
+    ) -> None:
         super().__init__()
         self.name, self.shape, self.index, self.grads = name, torch.Size(shape), index, grads
-        self.beyond: tuple[Tensor, Tensor] | None = (
-            None  # positions and values that a load found outside the mask
-        )
+        # Positions and values that a load found outside the mask:
+        self.beyond: tuple[Tensor, Tensor] | None = None
+        self.owned = False  # does a topology move it? Nobody does that of a copy of the model alone
+        self._values, self._written = weakref.ref(values), values._version
+        self.copies: weakref.WeakSet[Scatter] = weakref.WeakSet()
 
     def forward(self, values: Tensor) -> Tensor:
         seen = self.grads.wanted and torch.is_grad_enabled() and values.requires_grad
@@ -46,6 +53,49 @@ class Scatter(nn.Module):
     def right_inverse(self, weight: Tensor) -> Tensor:
         """The active values of a dense weight; those of a tied weight are there already."""
         return to_packed(weight, self.index) if weight.shape == self.shape else weight
+
+    @torch.no_grad()
+    def put(self, index: Tensor, values: nn.Parameter) -> None:
+        """Take other positions: values that are at both stay, also what was loaded beyond; all others are zero."""
+        if not torch.equal(index, self.index):
+            weight = to_dense(values, self.index, self.shape).view(-1)
+            if self.beyond is not None:
+                position, found = self.beyond
+                weight[position.to(weight.device)] = found.to(weight)
+            values.copy_(to_packed(weight, index))
+            self.index.copy_(index)
+        self.beyond = None
+
+    def adopt(self, weight: Tensor) -> None:
+        """Of a copy: take the positions of the active values of a state that is being loaded, if they are so few."""
+        self._written += 1
+        new, old = as_index(weight.to(self.index.device) != 0), self.index
+        if new.numel() <= old.numel():
+            unused = old[~torch.isin(old, new)][: old.numel() - new.numel()]
+            self.index.copy_(torch.cat([new, unused]).sort().values)
+
+    def check_copies(self) -> None:
+        """Raise RuntimeError if a copy is about to be averaged with values of other positions."""
+        for copied in self.copies:
+            values = copied._values()
+            if (
+                values is None
+                or copied.owned
+                or values._version <= copied._written
+                or values.grad is not None
+            ):
+                continue  # a copy that nobody writes to keeps its masks, as one that is trained by itself does
+            raise RuntimeError(
+                f"the masks are about to move, and a copy of {self.name!r} is kept that values are averaged into by their place "
+                "in the row, which will mean another weight: make it with so.average(model, topology), or use storage='dense'"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Scatter":
+        values = self._values()
+        grads = copy.deepcopy(self.grads, memo)
+        made = Scatter(self.name, self.shape, self.index.clone(), grads, memo.get(id(values), values))
+        self.copies.add(made)
+        return made
 
     def extra_repr(self) -> str:
         return f"{self.index.numel()} of {self.shape.numel()}"
@@ -117,6 +167,8 @@ def _from_dense_state(module: nn.Module, state: Any, prefix: str, *_: Any) -> No
         if weight is None or weight.shape != scatter.shape:
             continue  # torch says what is missing, or does not fit
         del state[prefix + leaf]
+        if not scatter.owned:
+            scatter.adopt(weight)
         index = scatter.index.to(weight.device)
         state[f"{prefix}parametrizations.{leaf}.original"] = to_packed(weight, index)
         outside = weight.detach().reshape(-1).index_fill(0, index.long(), 0)

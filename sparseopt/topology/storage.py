@@ -8,7 +8,6 @@ A new mask (`new` below) is a tensor of bools of the layer's shape or, where tha
 active weights in ascending order.
 """
 
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from sparseopt.topology.bits import pack, pack_index, unpack
 from sparseopt.topology.dense_grads import DenseGradients, average_over_ranks, ranks
 from sparseopt.topology.layers import Layer
-from sparseopt.topology.scatter import Scatter, as_index, to_dense, to_packed
+from sparseopt.topology.scatter import Scatter, as_index, to_dense
 from sparseopt.topology.sharding import gather, local, part_like, shard_like, whole
 
 INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
@@ -115,9 +114,7 @@ class Packed:
     def __init__(self, layer: Layer, parameter: nn.Parameter, scatter: Scatter) -> None:
         self.layer, self.parameter, self.scatter, self.grads = layer, parameter, scatter, scatter.grads
         self.ever = self.bits()
-        self.followers: list[
-            tuple[weakref.ref[Scatter], weakref.ref[nn.Parameter]]
-        ] = []  # copies that move along
+        scatter.owned = True
 
     @property
     def index(self) -> Tensor:
@@ -174,33 +171,18 @@ class Packed:
         to = slot[stays]
         for tensor in list(tensors) or [self.parameter.detach()]:
             _move(tensor, stays, to)
-        self._lead(stays, to, new)
         self.index.copy_(new)
         self.ever = self.bits() if start else self.ever | self.bits()
         self.apply()
 
-    def _lead(self, stays: Tensor, to: Tensor, new: Tensor) -> None:
-        for copied, values in self.followers:
-            scatter, parameter = copied(), values()
-            if scatter is not None and parameter is not None and torch.equal(scatter.index, self.index):
-                _move(parameter.detach(), stays, to)
-                scatter.index.copy_(new)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "followers": []}
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.scatter.owned = True
 
     @torch.no_grad()
     def load(self, mask: Tensor, ever: Tensor) -> None:
-        new = self._as_index(mask)
         self.ever = pack(ever).to(self.index.device)
-        if not torch.equal(new, self.index):
-            weight = self.weight().view(-1)
-            if self.scatter.beyond is not None:
-                position, values = self.scatter.beyond
-                weight[position.to(weight.device)] = values.to(weight)
-            self.parameter.copy_(to_packed(weight, new))
-            self.index.copy_(new)
-        self.apply()
+        self.scatter.put(self._as_index(mask), self.parameter)
 
     def device(self) -> torch.device:
         return self.ever.device

@@ -10,12 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparseopt.topology.bits import unpack
 from sparseopt.topology.dense_grads import DenseGradients
 from sparseopt.topology.layers import Layer, LeftDense
-from sparseopt.topology.scatter import scatter_values, scatters
 from sparseopt.topology.storage import Packed, Storage
 
 FORMAT = 1
@@ -153,6 +152,8 @@ class Topology:
                     f"the new mask of {name!r} has {count} active weights, not {wanted[name]}, and had "
                     f"{self._active[name]}: a method must grow as many weights as it drops, or ask for other counts"
                 )
+        for packed in filter(None, map(self.packed, masks)):
+            packed.scatter.check_copies()
         self.counts_moved |= any(self._active[name] != count for name, count in wanted.items())
         self._active.update(wanted)
         for name, mask in masks.items():
@@ -244,18 +245,6 @@ class Topology:
         """The storage of a layer that is packed; None if it is not, or not sparse."""
         storage = self.storage.get(name)
         return storage if isinstance(storage, Packed) else None
-
-    def follow(self, model: nn.Module) -> None:
-        """Move the weights of a copy of the model, as `AveragedModel` keeps one, with the masks whenever these move.
-
-        A copy in packed storage has the positions of its values from when it was made, and an average over values of other
-        positions would be of no weight at all. In dense storage there is nothing to do.
-        """
-        for module in model.modules():
-            for leaf, scatter in scatters(module):
-                known = self.packed(scatter.name)
-                if known is not None and known.scatter is not scatter:
-                    known.followers.append((weakref.ref(scatter), weakref.ref(scatter_values(module, leaf))))
 
     def claim(self, owner: object) -> None:
         """Let one optimizer move this topology; refuse a second one while the first is alive."""

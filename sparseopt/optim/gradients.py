@@ -28,17 +28,11 @@ class SparseParameter(NamedTuple):
     """One sparse parameter, with what its gradient is multiplied by: on a sharded parameter, this rank's part of it."""
 
     storage: Storage
-    early: Tensor | None = (
-        None  # factors of the neurons, before the norm is taken; broadcast against the weights
-    )
+    early: Tensor | None = None  # factors before the norm is taken, broadcast against the weights
     late: Tensor | None = None  # one number for the layer, after the clip
-    measured: Callable[[], Tensor] | None = (
-        None  # where factors follow the weights: those of the neurons at this step, for `early`
-    )
+    measured: Callable[[], Tensor] | None = None  # where factors follow the weights, those of the neurons now
     early_by_neuron: Tensor | None = None
-    mask: Tensor | None = (
-        None  # bytes; outside of it nothing learns. None where only active entries are there
-    )
+    mask: Tensor | None = None  # bytes; nothing learns outside. None where nothing is outside
 
     @property
     def grad(self) -> Tensor | None:

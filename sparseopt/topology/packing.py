@@ -1,4 +1,4 @@
-"""Put the weights of a model into packed storage, and back."""
+"""Put the weights of a model into packed storage."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sparseopt.topology.dense_grads import DenseGradients
 from sparseopt.topology.layers import Layer
-from sparseopt.topology.scatter import Scatter, as_index, pack, scatters, unpack
+from sparseopt.topology.scatter import Scatter, as_index, pack, scatters
 from sparseopt.topology.sharding import is_sharded
 from sparseopt.topology.storage import Packed
 
@@ -49,13 +49,6 @@ def pack_layer(
     for module, leaf in holders(model, parameter):
         pack(module, leaf, scatter)
     return Packed(layer, parameter, scatter)
-
-
-def unpack_model(model: nn.Module) -> None:
-    """Give all modules of a model dense parameters again."""
-    for module in model.modules():
-        for leaf in [leaf for leaf, _ in scatters(module)]:
-            unpack(module, leaf)
 
 
 def holders(model: nn.Module, parameter: nn.Parameter) -> list[tuple[nn.Module, str]]:

@@ -78,17 +78,13 @@ class Scatter(nn.Module):
         """Raise RuntimeError if a copy is about to be averaged with values of other positions."""
         for copied in self.copies:
             values = copied._values()
-            if (
-                values is None
-                or copied.owned
-                or values._version <= copied._written
-                or values.grad is not None
-            ):
-                continue  # a copy that nobody writes to keeps its masks, as one that is trained by itself does
-            raise RuntimeError(
-                f"the masks are about to move, and a copy of {self.name!r} is kept that values are averaged into by their place "
-                "in the row, which will mean another weight: make it with so.average(model, topology), or use storage='dense'"
-            )
+            # One that nobody writes to keeps its masks, and so does one that is trained by itself.
+            written = values is not None and values._version > copied._written and values.grad is None
+            if written and not copied.owned:
+                raise RuntimeError(
+                    f"the masks are about to move, and values are averaged into a copy of {self.name!r} by their place in the "
+                    "row, which will mean another weight: make it with so.average(model, topology), or use storage='dense'"
+                )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Scatter":
         values = self._values()
@@ -96,6 +92,9 @@ class Scatter(nn.Module):
         made = Scatter(self.name, self.shape, self.index.clone(), grads, memo.get(id(values), values))
         self.copies.add(made)
         return made
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return Scatter, (self.name, self.shape, self.index, self.grads, self._values())
 
     def extra_repr(self) -> str:
         return f"{self.index.numel()} of {self.shape.numel()}"
@@ -128,11 +127,6 @@ def pack(module: nn.Module, leaf: str, scatter: Scatter) -> None:
     parametrize.register_parametrization(module, leaf, scatter, unsafe=True)
     module.register_state_dict_post_hook(_to_dense_state)
     module.register_load_state_dict_pre_hook(_from_dense_state)
-
-
-def unpack(module: nn.Module, leaf: str) -> None:
-    """Give a module its dense weight back, as an ordinary parameter."""
-    parametrize.remove_parametrizations(module, leaf, leave_parametrized=True)
 
 
 def scatters(module: nn.Module) -> Iterator[tuple[str, Scatter]]:

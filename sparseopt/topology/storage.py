@@ -35,7 +35,11 @@ class Dense:
 
     def _put(self, mask: Tensor) -> None:
         self.mask = shard_like(mask, self.parameter)
-        self.part = local(self.mask).view(torch.uint8)  # of this rank
+
+    @property
+    def part(self) -> Tensor:
+        """The mask of this rank, as bytes."""
+        return local(self.mask).view(torch.uint8)
 
     def active(self) -> int:
         return int(whole(self.mask).sum())

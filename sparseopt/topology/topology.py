@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sparseopt.topology.bits import unpack
 from sparseopt.topology.dense_grads import DenseGradients
+from sparseopt.topology.heap import give_back
 from sparseopt.topology.layers import Layer, LeftDense
 from sparseopt.topology.storage import Packed, Storage
 
@@ -158,6 +159,8 @@ class Topology:
         self._active.update(wanted)
         for name, mask in masks.items():
             self.storage[name].replace(mask, (tensors or {}).get(name, ()), start=start)
+        if self.kind() == "packed":
+            give_back()
         self.version += 1
 
     def follow_parameters(self) -> None:

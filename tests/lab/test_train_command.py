@@ -50,6 +50,17 @@ def test_it_trains_reports_and_leaves_a_complete_folder(
     assert "was complete already" in capsys.readouterr().out
 
 
+def test_packed_weights_by_either_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    command = [*SMALL, "--sparsity", "0.9", "--method", "rigl", "--out", str(run)]
+    assert main([*command, "--storage", "packed"]) == 0
+    assert json.loads((run / "config.json").read_text())["storage"] == "packed"
+    (run / "summary.json").unlink()
+    capsys.readouterr()
+    assert main([*command, "--weight-storage", "dense"]) != 0
+    assert "--weight-storage packed" in capsys.readouterr().err
+
+
 def test_a_run_is_repeated_from_its_record(tmp_path: Path, outcome: Outcome) -> None:
     assert main([*SMALL, "--seed", "3", "--out", str(tmp_path / "first")]) == 0
     assert main(["--config", str(tmp_path / "first" / "config.json"), "--out", str(tmp_path / "again")]) == 0

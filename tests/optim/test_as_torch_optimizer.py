@@ -1,6 +1,7 @@
 """SparseOpt is an ordinary torch optimizer in every way a user can tell."""
 
 import copy
+import io
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -253,7 +254,14 @@ def roundtrip(pair: tuple[nn.Module, so.SparseOpt]) -> tuple[nn.Module, so.Spars
     return pickle.loads(pickle.dumps(pair))
 
 
-@pytest.mark.parametrize("copy_pair", [copy.deepcopy, roundtrip], ids=["deepcopy", "pickle"])
+def saved(pair: tuple[nn.Module, so.SparseOpt]) -> tuple[nn.Module, so.SparseOpt]:
+    file = io.BytesIO()
+    torch.save(pair, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copy_pair", [copy.deepcopy, roundtrip, saved], ids=["deepcopy", "pickle", "save"])
 @pytest.mark.parametrize(
     "method", [so.Static(), so.SET(total_steps=80, every=4), so.RigL(total_steps=80, every=4)]
 )

@@ -13,6 +13,7 @@ from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.topology import Topology
+from sparseopt.topology.heap import give_back
 
 
 class SparseChain(nn.Module):
@@ -35,7 +36,9 @@ class SparseChain(nn.Module):
     def lists(self) -> ChainLists:
         """Lists of every layer, for the masks in force."""
         if self._lists is None or self._built_for != self.topology.version:
+            self._lists = None  # before new ones are made: one set is held at a time
             self._lists, self._built_for = ChainLists(self.layer_weights), self.topology.version
+            give_back()
         return self._lists
 
     def start(self) -> ChainRun:

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import tyro
 from rich.console import Console
 
 from sparseopt.lab.cli.command import report
@@ -11,6 +13,7 @@ from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.show.words import duration
 from sparseopt.lab.system.ranks import joined
+from sparseopt.lab.training.acceleration import Storage
 from sparseopt.lab.training.place import Place, settle
 from sparseopt.lab.training.progress import progress
 from sparseopt.lab.training.train import Summary, train
@@ -26,6 +29,10 @@ class TrainOptions(Place):
     """Repeat a run: take the defaults of all settings from its config.json instead of from a recipe."""
     out: Path | None = None
     """Folder of the run; None: runs/NAME, with a name made from the settings."""
+    weight_storage: Annotated[Storage | None, tyro.conf.arg(aliases=["--storage"])] = None
+    """Keep weights as dense tensors with zeros, or packed, as their active values alone (docs/storage.md). None: packed with
+    --accelerate on where the method allows it, else dense; a run that goes on keeps the storage it began with. (Elsewhere
+    --storage is a sweep's database, and this option has its long name alone.)"""
 
 
 def main(argv: list[str]) -> int:

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from sparseopt.kernels.conv.convolution import ConvLists, backward_border, build_lists
 from sparseopt.kernels.conv.run import RegionPlan, RegionRun
+from sparseopt.kernels.conv.taped import Key, TapedRun, key_of
 from sparseopt.kernels.match.graph import Conv, Region
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
@@ -29,7 +30,7 @@ class SparseRegion(nn.Module):
         self.topology = topology
         self.plan = RegionPlan(region)
         self.conv_weights = {conv: KernelWeight(conv.module, conv.weight, topology) for conv in region.convs}
-        self.memory = Buffers(operators().lanes())
+        self._idle = Idle()
         self._lists: dict[tuple[Conv, int, int], ConvLists] = {}
         self._built_for = topology.version
 
@@ -39,9 +40,11 @@ class SparseRegion(nn.Module):
 
     def parameters_of_region(self) -> Iterator[Tensor]:
         for conv in self.plan.region.convs:
-            yield from conv.module.parameters()
-            if conv.norm is not None:
-                yield from conv.norm.parameters()
+            norm = conv.norm
+            of_norm = () if norm is None else (norm.weight, norm.bias)
+            for each in (self.conv_weights[conv].parameter, conv.module.bias, *of_norm):
+                if each is not None:
+                    yield each
 
     def lists(self, conv: Conv, height: int, width: int, border: int) -> ConvLists:
         key = (conv, width, backward_border(conv.module, height, width))
@@ -49,14 +52,25 @@ class SparseRegion(nn.Module):
             if len(self._lists) >= KEPT_WIDTHS * len(self.plan.region.convs):
                 del self._lists[next(iter(self._lists))]
             weight = self.conv_weights[conv]
-            self._lists[key] = build_lists(weight, height, width, border, self.memory.lanes)
+            self._lists[key] = build_lists(weight, height, width, border, operators().lanes())
         return self._lists[key]
 
-    def start(self) -> RegionRun:
+    def start(self, key: Key | None = None) -> TapedRun:
+        """A run with memory that is free: where there is one, that of a run before with the same key."""
         if self._built_for != self.topology.version:
             self._lists.clear()
             self._built_for = self.topology.version
-        return RegionRun(self.plan, self.conv_weights, self.lists, self.memory, operators())
+        return self._idle.take(key) or TapedRun(self._new_run(), key)
+
+    def _new_run(self) -> RegionRun:
+        memory = self._idle.memory() or Buffers(operators().lanes())
+        return RegionRun(self.plan, self.conv_weights, self.lists, memory, operators())
+
+    def key(self, images: tuple[Tensor, ...]) -> Key | None:
+        return key_of(images, self.plan.region.convs, self.conv_weights, self.topology.version)
+
+    def finish(self, run: TapedRun) -> None:
+        self._idle.give(run)
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
         return _run(self, images)
@@ -83,8 +97,32 @@ class SparseRegion(nn.Module):
         for share in zip(*(image.split(size) for image in images), strict=True):
             run = self.start()
             parts.append(run.forward(share))
-            run.release()
+            run.run.release()
+            self.finish(run)
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
+
+class Idle:
+    """Runs that are over, with their memory: as many as were under way at once."""
+
+    def __init__(self) -> None:
+        self._runs: list[TapedRun] = []
+
+    def take(self, key: Key | None) -> TapedRun | None:
+        for at in reversed(range(len(self._runs))):
+            if key is not None and self._runs[at].key == key:
+                return self._runs.pop(at)
+        return None
+
+    def memory(self) -> Buffers | None:
+        """That of the run that ended last; the run is gone then."""
+        return self._runs.pop().run.buffers if self._runs else None
+
+    def give(self, run: TapedRun) -> None:
+        self._runs.append(run)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Idle":
+        return Idle()
 
 
 _run: Any = _disable_dynamo(
@@ -95,8 +133,10 @@ _run: Any = _disable_dynamo(
 class _RegionPass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, region: SparseRegion, inputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.run, ctx.inputs, ctx.parameters = region.start(), inputs, tensors[inputs:]
-        return tuple(ctx.run.forward(tensors[:inputs]))
+        images = tensors[:inputs]
+        ctx.region, ctx.run = region, region.start(region.key(images))
+        ctx.inputs, ctx.parameters = inputs, tensors[inputs:]
+        return tuple(ctx.run.forward(images))
 
     @staticmethod
     @once_differentiable
@@ -108,6 +148,6 @@ class _RegionPass(torch.autograd.Function):
             )
         run, ctx.run = ctx.run, None
         wanted = ctx.needs_input_grad[2 : 2 + ctx.inputs]
-        of_inputs = run.backward(gradients, wanted)
-        run.release()
-        return None, None, *of_inputs, *(run.gradients.get(parameter) for parameter in ctx.parameters)
+        of_inputs, of_parameters = run.backward(gradients, wanted)
+        ctx.region.finish(run)
+        return None, None, *of_inputs, *(of_parameters.get(parameter) for parameter in ctx.parameters)

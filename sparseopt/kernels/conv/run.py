@@ -5,7 +5,8 @@ run in reverse, each leaving its share of its input's gradient; the last share t
 ReLU, the shortcut's share, and the sums that the batch norm below needs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,13 +14,14 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from sparseopt.kernels.conv.convolution import ConvLists, axes
-from sparseopt.kernels.match.graph import Activation, Conv, Region, Shortcut
+from sparseopt.kernels.match.graph import Activation, Conv, Output, Region, Shortcut
 from sparseopt.kernels.native.buffers import Buffers, Shape
 from sparseopt.kernels.native.images import check_sum
-from sparseopt.kernels.native.memory import doubles, floats, zeros
+from sparseopt.kernels.native.memory import doubles, floats
 from sparseopt.kernels.native.norm import Norm
-from sparseopt.kernels.native.packed import KernelWeight
+from sparseopt.kernels.native.packed import KernelWeight, weight_gradients
 
+Entered = tuple[Tensor, bool]  # where a gradient came in, and whether it was added
 ListsOf = Callable[[Conv, int, int, int], ConvLists]
 
 
@@ -61,7 +63,7 @@ class RegionPlan:
 
 
 class RegionRun:
-    """Buffers and numbers of one pass. `backward` may be called once: it overwrites what `forward` kept."""
+    """Buffers and numbers of one pass: `enter`, `compute` and `leave`; the same back, once: it overwrites what was kept."""
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class RegionRun:
     ) -> None:
         self.plan, self.weights, self.lists, self.buffers, self.ops = plan, weights, lists, buffers, ops
         self.samples = 0
+        self.again = True  # whether all that is computed is computed by the library
         self.shapes: dict[Activation, Shape] = {}
         self.x: dict[Activation, Tensor] = {}
         self.z: dict[Conv, Tensor] = {}
@@ -82,18 +85,30 @@ class RegionRun:
         self.g: dict[Activation, Tensor] = {}
         self.g_shapes: dict[Activation, Shape] = {}
         self.sums: dict[Activation, Tensor] = {}
-        self.gradients: dict[Tensor, Tensor] = {}
+        self.of_biases: dict[Tensor, Tensor] = {}  # gradients
+        self.input_gradients: list[tuple[Tensor, int] | None] = []  # with their borders
+        self.held: list[Tensor] = []  # what the kernels were given
+        self._numbers = Numbers()
+        self._dense: dict[Conv, Callable[[], Tensor]] = {}  # gradients of all weights, where they are wanted
         self._done: set[Conv] = set()
         self._summed: set[Activation] = set()  # activations whose shortcuts' shares are in
 
-    def forward(self, images: Sequence[Tensor]) -> list[Tensor]:
+    def enter(self, images: Sequence[Tensor]) -> None:
         self.samples = images[0].shape[0]
         for activation, image in zip(self.plan.region.inputs, images, strict=True):
-            shape = self._shape(activation, image.shape[2], image.shape[3])
-            self.x[activation] = self.buffers.take(shape)
-            self.ops.pack(image.detach().contiguous(), self.x[activation], shape.border)
+            if activation not in self.x:
+                self.x[activation] = self.buffers.take(
+                    self._shape(activation, image.shape[2], image.shape[3])
+                )
+            self.ops.pack(image.detach().contiguous(), self.x[activation], self.shapes[activation].border)
+
+    def compute(self) -> None:
         for conv in self.plan.region.convs:
             self._convolve(conv)
+        for output in self.plan.region.outputs:
+            self._complete(output.activation)
+
+    def leave(self) -> list[Tensor]:
         return [self._leave(output.activation, output.pooled) for output in self.plan.region.outputs]
 
     def _shape(self, activation: Activation, height: int, width: int) -> Shape:
@@ -157,7 +172,7 @@ class RegionRun:
         norm.prepare()
 
     def _leave(self, activation: Activation, pooled: bool) -> Tensor:
-        x, shape = self._complete(activation), self.shapes[activation]
+        x, shape = self.x[activation], self.shapes[activation]
         if pooled:
             out = floats(self.samples, shape.channels)
             self.ops.pool_forward(x, shape.border, out)
@@ -166,18 +181,34 @@ class RegionRun:
             self.ops.unpack(x, shape.border, out)
         return out
 
-    def backward(
-        self, gradients: Sequence[Tensor | None], input_wanted: Sequence[bool]
-    ) -> list[Tensor | None]:
-        """From the gradients of the outputs: `gradients` of the parameters, and those of the inputs that are wanted."""
-        plan = self.plan
-        for output, gradient in zip(plan.region.outputs, gradients, strict=True):
-            if gradient is not None:
-                self._enter(output.activation, output.pooled, gradient.contiguous())
-        wanted = dict(zip(plan.region.inputs, input_wanted, strict=True))
-        for conv in reversed(plan.region.convs):
+    def enter_back(
+        self, gradients: Sequence[Tensor | None], places: Iterable[Entered] | None = None
+    ) -> list[Entered]:
+        """Bring in the gradients of the outputs; `places`: where, if they have been there before. Returns where."""
+        found = [
+            (output, gradient.contiguous())
+            for output, gradient in zip(self.plan.region.outputs, gradients, strict=True)
+            if gradient is not None
+        ]
+        if places is None:
+            places = (self._gradient(output.activation) for output, _ in found)
+        return [self._enter(*each, *place) for each, place in zip(found, places, strict=True)]
+
+    def compute_back(self, input_wanted: Sequence[bool]) -> None:
+        wanted = dict(zip(self.plan.region.inputs, input_wanted, strict=True))
+        self._numbers = Numbers(
+            {conv: (self.values[conv].numel(), conv.channels) for conv in self.plan.region.convs}
+        )
+        for conv in reversed(self.plan.region.convs):
             self._convolve_back(conv, wanted.get(conv.input, True))
-        return [self._input_gradient(each) if want else None for each, want in wanted.items()]
+        self.input_gradients = [
+            self._complete_input_gradient(each) if want else None for each, want in wanted.items()
+        ]
+
+    def leave_back(self) -> tuple[list[Tensor | None], dict[Tensor, Tensor]]:
+        inputs = zip(self.plan.region.inputs, self.input_gradients, strict=True)
+        of_inputs = [None if found is None else self._leave_gradient(each, *found) for each, found in inputs]
+        return of_inputs, self._deliver()
 
     def _gradient(self, activation: Activation) -> tuple[Tensor, bool]:
         """The buffer of an activation's gradient, and whether shares are in it already."""
@@ -188,17 +219,16 @@ class RegionRun:
         self.g[activation] = self.buffers.take(self.g_shapes[activation])
         return self.g[activation], False
 
-    def _enter(self, activation: Activation, pooled: bool, gradient: Tensor) -> None:
-        g, accumulate = self._gradient(activation)
-        if pooled:
+    def _enter(self, output: Output, gradient: Tensor, g: Tensor, accumulate: bool) -> Entered:
+        if output.pooled:
             self.ops.pool_backward(gradient, g, 0, accumulate)
         elif accumulate:
-            share = self.buffers.take(self.g_shapes[activation])
+            share = torch.empty_like(g)
             self.ops.pack(gradient, share, 0)
             g += share
-            self.buffers.give(self.g_shapes[activation], share)
         else:
             self.ops.pack(gradient, g, 0)
+        return g, accumulate
 
     def _complete_gradient(self, activation: Activation) -> None:
         """Finish a gradient that the last convolution to read the activation could not finish."""
@@ -207,8 +237,8 @@ class RegionRun:
         self._add_shortcuts(activation)
         g, filled = self._gradient(activation)
         if not filled:
-            g.zero_()
-        self.sums[activation] = doubles(2, activation.channels)
+            self._zero(g)
+        self.sums[activation] = self._sums(activation)
         assert activation.main is not None
         x, border = (self.x[activation], self.shapes[activation].border) if activation.relu else (None, 0)
         self.ops.finish_gradient(
@@ -221,6 +251,11 @@ class RegionRun:
             self.samples,
             self.sums[activation],
         )
+
+    def _sums(self, activation: Activation) -> Tensor:
+        sums = doubles(2, activation.channels)
+        self.held.append(sums)
+        return sums
 
     def _add_shortcuts(self, activation: Activation) -> None:
         """The shares that residual sums leave to an activation they added."""
@@ -238,14 +273,13 @@ class RegionRun:
     def _convolve_back(self, conv: Conv, input_wanted: bool) -> None:
         activation, source = self.plan.activation_of[conv], conv.input
         self._complete_gradient(activation)
-        coefficients, found = self.norms[conv].backward(self._sums_of(conv, activation))
-        self.gradients.update(found)
+        of_weights, of_norm = self._numbers.of(conv)
+        coefficients, found = self.norms[conv].backward(self._sums_of(conv, activation), of_norm)
+        self.of_biases.update(found)
         lists, values = self.used[conv], self.values[conv]
         use = lists.backward
-        of_weights = torch.empty_like(values)
-        dense = (
-            self._dense_gradient(conv, activation, coefficients) if self.weights[conv].dense_wanted else None
-        )
+        if self.weights[conv].dense_wanted:
+            self._dense[conv] = self._dense_gradient(conv, activation, coefficients)
         self._done.add(conv)
         self.ops.conv_backward(
             self.g[activation], self.g_shapes[activation].border, self.z[conv], coefficients,
@@ -254,9 +288,22 @@ class RegionRun:
             conv.module.stride[0], lists.backward_reach, lists.backward_border, self.samples,
             of_weights, self.sums.get(source),
         )  # fmt: skip
-        weight = self.weights[conv]
-        self.gradients[weight.parameter] = weight.gradient(of_weights, lists.position, dense)
+        self.held += (coefficients, values)
         self._release(conv)
+
+    def _deliver(self) -> dict[Tensor, Tensor]:
+        """The gradients of the parameters, in memory that is theirs from now on."""
+        convs, of_weights, gradients = self.plan.region.convs, [], {**self.of_biases}
+        for conv, (of_weight, *of_norm) in zip(convs, self._numbers.copies(), strict=True):
+            of_weights.append(of_weight)
+            norm = conv.norm
+            if norm is not None and norm.weight is not None:
+                gradients[norm.weight], gradients[norm.bias] = of_norm
+        weights = [self.weights[conv] for conv in convs]
+        positions = [self.used[conv].position for conv in convs]
+        dense = [self._dense.get(conv) for conv in convs]
+        found = weight_gradients(weights, of_weights, positions, dense)
+        return gradients | {weight.parameter: each for weight, each in zip(weights, found, strict=True)}
 
     def _dense_gradient(
         self, conv: Conv, activation: Activation, coefficients: Tensor
@@ -288,6 +335,7 @@ class RegionRun:
         if activation.main is conv:
             return self.sums[activation]
         sums = torch.empty_like(self.sums[activation])
+        self.held.append(sums)
         g, border = self.g[activation], self.g_shapes[activation].border
         self.ops.finish_gradient(
             g, border, None, 0, self.z[conv], self.norms[conv].affine, self.samples, sums
@@ -326,7 +374,7 @@ class RegionRun:
         z = norm = None
         if activation.main is not None:
             z, norm = self.z[activation.main], self.norms[activation.main].affine
-            self.sums[activation] = doubles(2, activation.channels)
+            self.sums[activation] = self._sums(activation)
         return (to, self.g_shapes[activation].border, accumulate, *shortcut, activation.relu, z, norm)
 
     def _last_share(self, activation: Activation) -> bool:
@@ -339,19 +387,55 @@ class RegionRun:
     def _same_step(summed: Activation, conv: Conv) -> bool:
         return summed.shortcut is not None and summed.shortcut.stride == conv.module.stride[0]
 
-    def _input_gradient(self, activation: Activation) -> Tensor:
-        shape = self.shapes[activation]
+    def _complete_input_gradient(self, activation: Activation) -> tuple[Tensor, int]:
         if activation not in self._summed:
             self._add_shortcuts(activation)
         g, filled = self._gradient(activation)
-        image = zeros(self.samples, shape.channels, shape.height, shape.width)
-        if filled:
-            self.ops.unpack(g, self.g_shapes[activation].border, image)
+        return g if filled else self._zero(g), self.g_shapes[activation].border
+
+    def _zero(self, g: Tensor) -> Tensor:
+        self.again = False
+        return g.zero_()
+
+    def _leave_gradient(self, activation: Activation, g: Tensor, border: int) -> Tensor:
+        shape = self.shapes[activation]
+        image = floats(self.samples, shape.channels, shape.height, shape.width)
+        self.ops.unpack(g, border, image)
         return image
 
     def _release(self, conv: Conv) -> None:
         z = self.z.pop(conv)
         self.buffers.give(shape_of(z), z)
+
+    def begin(self) -> None:
+        """Forget the pass before."""
+        self.clear(self.buffers.state())
+        self.held, self.again = [], True
+        self._dense.clear()
+
+    def state(self) -> tuple[Any, ...]:
+        """What a backward pass starts from and uses up."""
+        return {**self.x}, {**self.z}, self.buffers.state()
+
+    def set_state(self, state: tuple[Any, ...]) -> None:
+        x, z, free = state
+        self.clear(free)
+        self.x, self.z = {**x}, {**z}
+
+    def clear(self, free: Any) -> None:
+        """Forget the pass; `free` is the memory that is free then."""
+        self.buffers.set_state(free)
+        for each in (
+            self.x,
+            self.z,
+            self.g,
+            self.g_shapes,
+            self.sums,
+            self.of_biases,
+            self._done,
+            self._summed,
+        ):
+            each.clear()
 
     def release(self) -> None:
         """Give back every buffer that is still held."""
@@ -361,6 +445,27 @@ class RegionRun:
             for activation, buffer in held.items():
                 self.buffers.give(shapes[activation], buffer)
             held.clear()
+
+
+class Numbers:
+    """The gradients of all parameters as the kernels write them, in one row: weights, then those of the batch norm."""
+
+    def __init__(self, sizes: Mapping[Conv, tuple[int, int]] | None = None) -> None:
+        sizes = sizes or {}
+        self.sizes = [part for weights, channels in sizes.values() for part in (weights, channels, channels)]
+        self.row = floats(sum(self.sizes))
+        ends = itertools.accumulate(weights + 2 * channels for weights, channels in sizes.values())
+        self._ends = {conv: (end, *size) for end, (conv, size) in zip(ends, sizes.items(), strict=True)}
+
+    def of(self, conv: Conv) -> tuple[Tensor, Tensor]:
+        end, weights, channels = self._ends[conv]
+        middle = end - 2 * channels
+        return self.row[middle - weights : middle], self.row[middle:end].view(2, channels)
+
+    def copies(self) -> Iterable[tuple[Tensor, ...]]:
+        """Three tensors a convolution, of which nobody else has the memory."""
+        parts = self.row.clone().split(self.sizes)
+        return zip(parts[::3], parts[1::3], parts[2::3], strict=True)
 
 
 def shape_of(z: Tensor) -> Shape:

@@ -92,7 +92,7 @@ SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTi
       Vec even{}, odd{};
 #pragma GCC unroll 8
       for (int j = 0; j < TW; ++j) {
-        const Vec d = load(p + j * kLanes);
+        const Vec d = held(load(p + j * kLanes));
         if constexpr (Gradient) acc[j] += weight * d;
         (j % 2 ? odd : even) += x[j] * d;
       }

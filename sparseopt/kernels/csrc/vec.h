@@ -105,4 +105,15 @@ SPARSEOPT_INLINE void pin(T*& p) {
   asm("" : "+r"(p));
 }
 
+// Keeps a vector in a register. Without it the compiler reads from memory again for every use: it takes an operand in memory for
+// free, where the loads are what the loop waits for.
+SPARSEOPT_INLINE Vec held(Vec v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__AVX__)
+  asm("" : "+x"(v));
+#endif
+  return v;
+}
+
 }  // namespace sparseopt

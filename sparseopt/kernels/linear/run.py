@@ -16,7 +16,7 @@ from sparseopt.kernels.native.buffers import Buffers, Shape
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import doubles, floats
 from sparseopt.kernels.native.norm import Norm
-from sparseopt.kernels.native.packed import NOTHING, KernelWeight
+from sparseopt.kernels.native.packed import NOTHING, KernelWeight, weight_gradients
 
 
 class ChainLists:
@@ -164,7 +164,10 @@ class ChainRun:
         y = self.activations[index + 1] if layer.relu else None
         sums = doubles(2, layer.channels)
         self.ops.sum_gradients(y, z, norm.affine, dy, sums)
-        coefficients, found = norm.backward(sums)
+        gradients = floats(2, layer.channels)
+        coefficients, found = norm.backward(sums, gradients)
+        if layer.norm is not None and layer.norm.weight is not None:
+            found |= {layer.norm.weight: gradients[0], layer.norm.bias: gradients[1]}
         self.ops.normalise_backward(z, coefficients, self.samples, dy)
         return found
 
@@ -177,14 +180,16 @@ class ChainRun:
             *(dy, self.values[layers], *self.lists.backward(layers), self._relu(layers), self._steps(layers)),
             *(dx, of_weights, of_biases),
         )
-        found: dict[Tensor, Tensor] = {}
-        for index, values, of_bias in zip(
-            range(layers.start, layers.stop), of_weights, of_biases, strict=True
-        ):
-            weight, dense = self.weights[index], None
-            if weight.dense_wanted:
-                dense = partial(outer, self._untiled(dy), self._untiled(self.activations[index]))
-            found[weight.parameter] = weight.gradient(values, self.lists.positions[index], dense)
+        weights, indices = self.weights[layers], range(layers.start, layers.stop)
+        dense = [
+            partial(outer, self._untiled(dy), self._untiled(self.activations[index]))
+            if self.weights[index].dense_wanted
+            else None
+            for index in indices
+        ]
+        gradients = weight_gradients(weights, of_weights, self.lists.positions[layers], dense)
+        found = {weight.parameter: each for weight, each in zip(weights, gradients, strict=True)}
+        for index, of_bias in zip(indices, of_biases, strict=True):
             if of_bias.numel():
                 found[self.chain[index].module.bias] = of_bias
         return found

@@ -1,9 +1,10 @@
 """Memory in the kernels' layout, kept from step to step.
 
 A training step needs the same shapes again and again. Fresh memory would cost page faults and a new border of zeros each time;
-a buffer that comes back keeps its border, because kernels write inside it only. For a shape that is not there, the smallest
-buffer that is large enough takes it; where none is, one that is too small makes way. So there are never more buffers than were
-in use at once, and inputs of many sizes need the memory of the largest.
+a buffer that comes back keeps its border, because kernels write inside it only. For a shape that is not there a buffer is made,
+as long as all of them take little more memory than was in use at once; beyond that the smallest that is large enough is taken,
+and where none is, those that are too small make way. So steps that repeat themselves need no new memory, and inputs of many sizes
+need that of the largest.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 from sparseopt.kernels.native.memory import floats, mapped
+
+SLACK = 1.1  # memory that is kept, compared with what was in use at once
 
 
 @dataclass(frozen=True)
@@ -35,32 +38,54 @@ class Buffers:
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
+        self.changes = 0  # how often a buffer of another shape was taken, or none that was there
         self._free: list[tuple[Shape, Tensor]] = []
+        self._in_use = self._most = 0  # floats: now, and at once so far
 
     def take(self, shape: Shape) -> Tensor:
+        buffer = self._find(shape)
+        self._in_use += _capacity(buffer)
+        self._most = max(self._most, self._in_use)
+        return buffer
+
+    def _find(self, shape: Shape) -> Tensor:
         for at in reversed(range(len(self._free))):
             if self._free[at][0] == shape:
                 return self._free.pop(at)[1]
+        self.changes += 1
         with torch.inference_mode(False):  # they may come back for training
             found = self._from_another(shape)
             return mapped(*shape.sizes(self.lanes)) if found is None else found
 
     def _from_another(self, shape: Shape) -> Tensor | None:
-        """Memory of another shape, if some is free and large enough; the largest is let go if not."""
-        if not self._free:
-            return None
+        """Memory of another shape, or None if there may be more; to make room, those that are too small are let go."""
         sizes = shape.sizes(self.lanes)
-        capacity = [_capacity(buffer) for _, buffer in self._free]
-        fitting = [at for at, size in enumerate(capacity) if size >= prod(sizes)]
-        if not fitting:
+        size = prod(sizes)
+        while self._free and not self._room(size):
+            capacity = [_capacity(buffer) for _, buffer in self._free]
+            fitting = [at for at, each in enumerate(capacity) if each >= size]
+            if fitting:
+                _, buffer = self._free.pop(min(fitting, key=capacity.__getitem__))
+                taken = floats(0).set_(buffer.untyped_storage(), 0, sizes)  # pyright: ignore[reportCallIssue]
+                return taken.zero_() if shape.border else taken
             self._free.pop(capacity.index(max(capacity)))
-            return None
-        _, buffer = self._free.pop(min(fitting, key=capacity.__getitem__))
-        taken = floats(0).set_(buffer.untyped_storage(), 0, sizes)  # pyright: ignore[reportCallIssue]
-        return taken.zero_() if shape.border else taken
+        return None
+
+    def _room(self, size: int) -> bool:
+        free = sum(_capacity(buffer) for _, buffer in self._free)
+        return free + self._in_use + size <= SLACK * max(self._most, self._in_use + size)
 
     def give(self, shape: Shape, buffer: Tensor) -> None:
+        self._in_use -= _capacity(buffer)
         self._free.append((shape, buffer))
+
+    def state(self) -> tuple[list[tuple[Shape, Tensor]], int]:
+        """What is free, and what is in use."""
+        return list(self._free), self._in_use
+
+    def set_state(self, state: tuple[list[tuple[Shape, Tensor]], int]) -> None:
+        free, self._in_use = state
+        self._free = list(free)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Buffers":
         return Buffers(self.lanes)

@@ -12,6 +12,7 @@ CPU = torch.device("cpu")
 MAPPED = (
     1 << 20
 )  # bytes from which memory is mapped by itself: when let go it leaves no hole that a larger one cannot fill
+HUGE = 2 << 20  # bytes of a huge page
 
 
 def floats(*sizes: int) -> Tensor:
@@ -38,4 +39,6 @@ def mapped(*sizes: int) -> Tensor:
     if size < MAPPED or not hasattr(mmap, "MAP_PRIVATE"):
         return zeros(*sizes)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)  # walking through small pages costs a twentieth of the time
     return torch.frombuffer(memory, dtype=torch.float32).view(sizes)

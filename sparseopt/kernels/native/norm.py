@@ -91,20 +91,20 @@ class Norm:
         scale.copy_(gamma)
         offset.copy_((0 if module.bias is None else module.bias.detach()) + (middle - mean) * gamma)
 
-    def backward(self, sums: Tensor) -> tuple[Tensor, dict[Tensor, Tensor]]:
-        """From the sums of g and g * (z - mean): the coefficients of dz, and the gradients of the parameters."""
+    def backward(self, sums: Tensor, gradients: Tensor) -> tuple[Tensor, dict[Tensor, Tensor]]:
+        """From the sums of g and g * (z - mean): the coefficients of dz, and the gradient of the layer's bias.
+
+        `gradients` [2][channel] receives those of the batch norm's parameters, if it has any.
+        """
         coefficients = zeros(4, self.layer.channels)
         bias, module = self.layer.module.bias, self.module
         if module is None:
             coefficients[0] = 1
             return coefficients, {} if bias is None else {bias: sums[0].float()}
-        gradients = floats(2, self.layer.channels)
         self.ops.batch_norm_backward(sums, self.count, self.moments, module.weight, coefficients, gradients)
-        found: dict[Tensor, Tensor] = {}
-        if module.weight is not None:
-            found = {module.weight: gradients[0], module.bias: gradients[1]}
         if not self.uses_batch:
             coefficients[1:3] = 0
-        if bias is not None:
-            found[bias] = torch.zeros_like(bias) if self.uses_batch else coefficients[0] * sums[0].float()
-        return coefficients, found
+        if bias is None:
+            return coefficients, {}
+        of_bias = torch.zeros_like(bias) if self.uses_batch else coefficients[0] * sums[0].float()
+        return coefficients, {bias: of_bias}

@@ -14,6 +14,7 @@ from sparseopt.kernels.native.arguments import DOUBLE, FLOAT, SHORT, Lanes, addr
 from sparseopt.kernels.native.interface import NONE, Image, Integer, declare, words
 from sparseopt.kernels.native.network import NativeChain, Network, TileSize, tiles
 from sparseopt.kernels.native.openmp import runtime
+from sparseopt.kernels.native.tape import call
 
 
 class Operators:
@@ -50,7 +51,7 @@ class Operators:
         )
         y = torch.empty((samples, channels, rows, columns), dtype=FLOAT, device=x.device)
         pool = words(samples * channels, height, width, rows, columns, *kernel, *stride, *padding)
-        _run(self._library.sparseopt_max_pool, pool, address(x, FLOAT), y.data_ptr())
+        call(self._library.sparseopt_max_pool, pool, address(x, FLOAT), y.data_ptr())
         return y
 
     def tiles(self, lanes: int) -> list[TileSize]:
@@ -79,7 +80,7 @@ class Operators:
         _check_rows(into, made, stride, reach)
         pattern = _pattern(values, start, offset, made.channels)
         sums_at = optional(sums, DOUBLE, 2, made.channels)
-        _run(
+        call(
             self._library.sparseopt_conv_forward,
             *(words(*into), keep, source, pattern, stride, reach, samples, words(*made)),
             *(address(shift, FLOAT, made.channels), sums_at),
@@ -110,7 +111,7 @@ class Operators:
             *(shortcut_stride, shortcut_offset, relu),
         )
         made = self._layout.like(x, border, self._layout.image(z, 0))
-        _run(self._library.sparseopt_make_activation, source, words(*made))
+        call(self._library.sparseopt_make_activation, source, words(*made))
 
     def conv_backward(
         self, g: Tensor, g_border: int, z: Tensor, coefficients: Tensor, input: Tensor, input_border: int,
@@ -144,7 +145,7 @@ class Operators:
         )
         require(input_z is None or input_z_norm is not None, "the sums over z need its mean")
         pattern = _pattern(values, start, offset, stride * stride * channels)
-        _run(
+        call(
             self._library.sparseopt_conv_backward,
             *(passed, pattern, address(order, SHORT, weights), stride, reach, dz_border, samples),
             *(_flat(weight_gradient, weights), optional(sums, DOUBLE, 2, channels)),
@@ -156,7 +157,7 @@ class Operators:
     ) -> None:  # fmt: skip
         channels = shift.numel()
         require((running_mean is None) == (running_var is None), "a running mean without a variance")
-        _run(
+        call(
             self._library.sparseopt_batch_norm_forward,
             *(channels, count, address(sums, DOUBLE, 2, channels), address(shift, FLOAT)),
             *(optional(gamma, FLOAT, channels), optional(beta, FLOAT, channels), eps),
@@ -168,7 +169,7 @@ class Operators:
         self, sums: Tensor, count: int, moments: Tensor, gamma: Tensor | None, coefficients: Tensor, gradients: Tensor
     ) -> None:  # fmt: skip
         channels = coefficients.shape[1]
-        _run(
+        call(
             self._library.sparseopt_batch_norm_backward,
             *(channels, count, address(sums, DOUBLE, 2, channels), address(moments, DOUBLE, 2, channels)),
             *(optional(gamma, FLOAT, channels), address(coefficients, FLOAT, 4, channels)),
@@ -177,12 +178,12 @@ class Operators:
 
     def pack(self, image: Tensor, x: Tensor, border: int) -> None:
         to = self._layout.image(x, border)
-        _run(self._library.sparseopt_pack, *self._batch(image, to), words(*to))
+        call(self._library.sparseopt_pack, *self._batch(image, to), words(*to))
 
     def unpack(self, x: Tensor, border: int, image: Tensor) -> None:
         found = self._layout.image(x, border)
         at, samples = self._batch(image, found)
-        _run(self._library.sparseopt_unpack, words(*found), samples, at)
+        call(self._library.sparseopt_unpack, words(*found), samples, at)
 
     def _batch(self, image: Tensor, x: Image) -> tuple[int, int]:
         """Images as torch has them, as many as fit x."""
@@ -193,11 +194,11 @@ class Operators:
     def pool_forward(self, x: Tensor, border: int, pooled: Tensor) -> None:
         found = self._layout.image(x, border)
         at, samples = self._means(pooled, found)
-        _run(self._library.sparseopt_pool_forward, words(*found), samples, at)
+        call(self._library.sparseopt_pool_forward, words(*found), samples, at)
 
     def pool_backward(self, gradient: Tensor, g: Tensor, border: int, accumulate: bool) -> None:
         to = self._layout.image(g, border)
-        _run(self._library.sparseopt_pool_backward, *self._means(gradient, to), words(*to), accumulate)
+        call(self._library.sparseopt_pool_backward, *self._means(gradient, to), words(*to), accumulate)
 
     def _means(self, pooled: Tensor, x: Image) -> tuple[int, int]:
         samples = pooled.shape[0]
@@ -217,7 +218,7 @@ class Operators:
             and (target.width - 1) // stride < found.width,
             "a gradient that is smaller than what its shortcut read",
         )
-        _run(
+        call(
             self._library.sparseopt_shortcut_backward,
             words(*found),
             stride,
@@ -232,7 +233,7 @@ class Operators:
         of = self._layout.image(g, g_border)
         require(of.blocks == self._layout.blocks(samples), "the batch is another one")
         behind = None if x is None else words(*self._layout.like(x, x_border, of))
-        _run(
+        call(
             self._library.sparseopt_finish_gradient,
             *(words(*of), behind, words(*self._layout.like(z, 0, of)), address(norm, FLOAT, 3, of.channels)),
             *(samples, address(sums, DOUBLE, 2, of.channels)),
@@ -242,7 +243,7 @@ class Operators:
         samples, features = x.shape
         vectors = self._layout.blocks(samples)
         to = self._layout.tiles(tiles, vectors, features)
-        _run(
+        call(
             self._library.sparseopt_tile_samples,
             *(address(x, FLOAT), samples, features, vectors * self._layout.lanes, to),
         )
@@ -251,7 +252,7 @@ class Operators:
         samples, features = x.shape
         vectors = self._layout.blocks(samples)
         found = self._layout.tiles(tiles, vectors, features)
-        _run(
+        call(
             self._library.sparseopt_untile_samples,
             *(found, samples, features, vectors * self._layout.lanes, address(x, FLOAT)),
         )
@@ -268,7 +269,7 @@ class Operators:
             + words(0, _bias(bias[i], features[i + 1]), relu[i], features[i], features[i + 1], 0, 0)
             for i in range(len(values))
         )
-        _run(
+        call(
             self._library.sparseopt_chain_forward,
             *(len(values), layers, vectors * self._layout.lanes, self._tiles(tiles, vectors, features)),
         )
@@ -296,7 +297,7 @@ class Operators:
         )
         dy = self._layout.tiles(gradient, vectors, features[-1])
         dx = None if input_gradient is None else self._layout.tiles(input_gradient, vectors, features[0])
-        _run(
+        call(
             self._library.sparseopt_chain_backward,
             *(len(values), layers, vectors * self._layout.lanes, self._tiles(tiles, vectors, features)),
             *(dy, dx),
@@ -305,7 +306,7 @@ class Operators:
     def sum_features(self, z: Tensor, samples: int, sums: Tensor) -> None:
         at, features, padded = self._features(z)
         require(padded == self._layout.blocks(samples) * self._layout.lanes, "the batch is another one")
-        _run(
+        call(
             self._library.sparseopt_sum_features,
             *(at, features, samples, padded, address(sums, DOUBLE, 2, features)),
         )
@@ -313,7 +314,7 @@ class Operators:
     def normalise(self, z: Tensor, affine: Tensor, relu: bool, y: Tensor) -> None:
         at, features, padded = self._features(z)
         to = self._layout.tiles(y, z.shape[0], features)
-        _run(
+        call(
             self._library.sparseopt_normalise,
             *(at, address(affine, FLOAT, 3, features), relu, features, padded, to),
         )
@@ -324,7 +325,7 @@ class Operators:
         """`mean`: the numbers of a batch norm, which begin with it."""
         at, features, padded = self._features(z)
         behind = None if y is None else self._layout.tiles(y, z.shape[0], features)
-        _run(
+        call(
             self._library.sparseopt_sum_gradients,
             *(behind, at, address(mean, FLOAT, 3, features), features, padded),
             *(self._layout.tiles(gradient, z.shape[0], features), address(sums, DOUBLE, 2, features)),
@@ -333,7 +334,7 @@ class Operators:
     def normalise_backward(self, z: Tensor, coefficients: Tensor, samples: int, gradient: Tensor) -> None:
         at, features, padded = self._features(z)
         require(padded == self._layout.blocks(samples) * self._layout.lanes, "the batch is another one")
-        _run(
+        call(
             self._library.sparseopt_normalise_backward,
             *(at, address(coefficients, FLOAT, 4, features), features, samples, padded),
             self._layout.tiles(gradient, z.shape[0], features),
@@ -349,26 +350,20 @@ class Operators:
         """The active values of several tensors, and which of them are those before, where `before` is not empty."""
         copies = b"".join(_copy(*each) for each in zip(dense, position, before, values, strict=True))
         same = ctypes.create_string_buffer(len(dense))
-        _run(self._library.sparseopt_gather, len(dense), copies, same)
+        call(self._library.sparseopt_gather, len(dense), copies, same)
         return [each != 0 for each in same.raw]
 
     def nonzeros(self, x: Tensor) -> int:
         """How many entries are not zero, NaN among them."""
         found = Integer()
-        _run(self._library.sparseopt_nonzeros, address(x, FLOAT), x.numel(), found)
+        call(self._library.sparseopt_nonzeros, address(x, FLOAT), x.numel(), found)
         return found.value
 
     def scatter(self, values: Sequence[Tensor], position: Sequence[Tensor], dense: Sequence[Tensor]) -> None:
         copies = b"".join(
             _copy(to, at, None, found) for to, at, found in zip(dense, position, values, strict=True)
         )
-        _run(self._library.sparseopt_scatter, len(dense), copies)
-
-
-def _run(function: Any, *arguments: Any) -> None:
-    error = function(torch.get_num_threads(), *arguments)
-    if error is not None:
-        raise MemoryError(f"the sparse kernels failed: {error.decode()}")
+        call(self._library.sparseopt_scatter, len(dense), copies)
 
 
 def _pattern(values: Tensor, start: Tensor, offset: Tensor, lists: int) -> bytes:

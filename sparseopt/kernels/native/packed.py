@@ -5,7 +5,7 @@ after it. Where a step reads the gradient of inactive weights too, it is compute
 the gradient of what it has written (dy): on dense storage at once, on packed storage when the step asks for it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ class KernelWeight:
     @property
     def scatter(self) -> Scatter | None:
         """How the weight is packed; None if it is dense."""
+        if "parametrizations" not in self.module._modules:
+            return None
         return dict(scatters(self.module)).get("weight")
 
     @property
@@ -60,20 +62,32 @@ class KernelWeight:
         operators().gather([self.parameter.detach().contiguous()], [position], [NOTHING], [values])
         return values
 
-    def gradient(self, values: Tensor, position: Tensor, dense: Callable[[], Tensor] | None) -> Tensor:
-        """The gradient of the parameter, from that of the active values; `dense` computes it for all of them, if wanted."""
-        scatter = self.scatter
-        if scatter is not None:
-            if dense is not None:
-                scatter.grads.give(scatter.name, dense)
-            return values.view(1, -1)
-        if dense is not None:
-            return dense()
-        whole = zeros(*self.shape)
-        operators().scatter([values], [position], [whole])
-        return whole
-
     @property
     def dense_wanted(self) -> bool:
         """Does the coming step read the gradient of inactive weights, too?"""
-        return self.name in self.topology.storage and self.topology.dense_grads.wanted
+        return self.topology.dense_grads.wanted and self.name in self.topology.storage
+
+
+def weight_gradients(
+    weights: Sequence[KernelWeight],
+    values: Sequence[Tensor],
+    positions: Sequence[Tensor],
+    dense: Sequence[Callable[[], Tensor] | None],
+) -> list[Tensor]:
+    """The gradients of the parameters, from those of the active values; `dense` computes them for all weights, if wanted."""
+    found: list[Tensor] = []
+    scattered: list[tuple[Tensor, Tensor, Tensor]] = []
+    for weight, active, position, every in zip(weights, values, positions, dense, strict=True):
+        scatter = weight.scatter
+        if scatter is not None:
+            if every is not None:
+                scatter.grads.give(scatter.name, every)
+            found.append(active.view(1, -1))
+        elif every is not None:
+            found.append(every())
+        else:
+            found.append(zeros(*weight.shape))
+            scattered.append((active, position, found[-1]))
+    if scattered:
+        operators().scatter(*zip(*scattered, strict=True))
+    return found

@@ -48,7 +48,7 @@ class TapedRun:
         if tape is not None:
             run.set_state(tape.between)
             run.enter(images)
-            torch._foreach_add_(counters(run.plan.region.convs), 1)
+            torch._foreach_add_(counters(run.plan.region.convs), 1)  # pyright: ignore[reportPrivateImportUsage]
             play(tape.forward)
             return run.leave()
         run.begin()

@@ -57,7 +57,12 @@ WITH_OWN_FUNCTION = (nn.MultiheadAttention,)  # what is in them they do not call
 
 
 def accelerate(
-    model: Model, topology: Topology, *, break_even: float = BREAK_EVEN, layers: Collection[str] | None = None
+    model: Model,
+    topology: Topology,
+    *,
+    break_even: float = BREAK_EVEN,
+    layers: Collection[str] | None = None,
+    activations: torch.dtype = torch.float32,
 ) -> Model:
     """Run the model's sparse layers on sparse CPU kernels, in training and in evaluation.
 
@@ -74,6 +79,8 @@ def accelerate(
         topology: its topology, as `sparsify` returned it.
         break_even: share of zeros below which a group of layers stays dense.
         layers: names of the layers that may run on the kernels; None: all.
+        activations: as what convolutions keep them between the forward and the backward pass: `torch.float32`, or
+            `torch.bfloat16`, which takes half the memory. Arithmetic, statistics and gradients are float32 all the same.
 
     >>> import torch, sparseopt as so
     >>> from torch import nn
@@ -83,12 +90,18 @@ def accelerate(
     >>> model(torch.zeros(32, 784)).shape
     torch.Size([32, 10])
     """
+    if activations not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"activations must be torch.float32 or torch.bfloat16, got {activations}")
     if layers is None:
-        return install(model, topology, lambda piece: sparsity(piece, topology) >= break_even)
+        return install(
+            model, topology, lambda piece: sparsity(piece, topology) >= break_even, activations=activations
+        )
     if not layers:
         restore(model)
         return model
-    return install(model, topology, lambda piece: set(layers_of(piece)) <= set(layers))
+    return install(
+        model, topology, lambda piece: set(layers_of(piece)) <= set(layers), activations=activations
+    )
 
 
 def accelerated_layers(model: nn.Module) -> tuple[str, ...]:
@@ -140,6 +153,13 @@ def forwards(model: nn.Module) -> Iterator["SparseForward"]:
             yield forward
 
 
+def _regions(model: nn.Module) -> Iterator[SparseRegion]:
+    for forward in forwards(model):
+        for piece in forward.guarded():
+            if isinstance(piece.sparse, SparseRegion):
+                yield piece.sparse
+
+
 def layers_of(piece: SparsePiece) -> tuple[str, ...]:
     return tuple(name.removesuffix(".weight") for name, _ in piece.weights())
 
@@ -152,7 +172,9 @@ def sparsity(piece: Any, topology: Topology) -> float:
     return 1 - active / sum(topology.size(name) if name in sparse else each.numel() for name, each in weights)
 
 
-def install(model: Model, topology: Topology, accept: Accept) -> Model:
+def install(
+    model: Model, topology: Topology, accept: Accept, *, activations: torch.dtype = torch.float32
+) -> Model:
     """Let the pieces that are accepted run on the kernels; log what came of it."""
     restore(model)
     try:
@@ -160,11 +182,17 @@ def install(model: Model, topology: Topology, accept: Accept) -> Model:
     except BuildError as reason:
         logger.warning("not accelerated: %s", reason)
         return model
-    shared = Acceleration(model, topology, accept)
+    shared = Acceleration(model, topology, accept, activations)
     shared.enter(model)
     if not any(forwards(model)):
         logger.warning("not accelerated: %s", shared.why_nothing())
         return model
+    if activations != torch.float32 and not any(_regions(model)):
+        restore(model)
+        raise ValueError(
+            f"activations={activations} is for convolutions that run on the kernels, and {type(model).__name__} has none: "
+            "leave it out, and its linear layers keep float32"
+        )
     logger.info("accelerated %s", shared)
     for line in summary(model).splitlines():
         logger.info("  %s", line)
@@ -174,8 +202,14 @@ def install(model: Model, topology: Topology, accept: Accept) -> Model:
 class Acceleration:
     """What the accelerated parts of one model share: `reasons` says of every layer why it runs densely, None if it does not."""
 
-    def __init__(self, model: nn.Module, topology: Topology, accept: Accept) -> None:
-        self.model, self.topology, self.accept = model, topology, accept
+    def __init__(
+        self,
+        model: nn.Module,
+        topology: Topology,
+        accept: Accept,
+        activations: torch.dtype = torch.float32,
+    ) -> None:
+        self.model, self.topology, self.accept, self.activations = model, topology, accept, activations
         self.suspended = False  # everything runs densely
         self.reasons: dict[nn.Module, str | None] = {}
         self.changes: Counter[nn.Module] = Counter()
@@ -236,7 +270,7 @@ class Acceleration:
         self.reasons |= reasons_in(traced.modules, traced.graph, tied)
         kept: dict[GuardedPiece, Piece[Any]] = {}
         for piece in found:
-            sparse = _sparse(piece, self.topology)
+            sparse = _sparse(piece, self.topology, self.activations)
             reason = wrong_kind(sparse)
             if reason is None and not self.accept(sparse):
                 reason = self._why_not_accepted(sparse)
@@ -294,9 +328,9 @@ def wrong_kind(piece: SparsePiece) -> str | None:
     return None
 
 
-def _sparse(piece: Piece[Any], topology: Topology) -> SparsePiece:
+def _sparse(piece: Piece[Any], topology: Topology, activations: torch.dtype) -> SparsePiece:
     if isinstance(piece.content, Region):
-        return SparseRegion(piece.content, topology)
+        return SparseRegion(piece.content, topology, activations)
     return SparseChain(piece.content, topology)
 
 

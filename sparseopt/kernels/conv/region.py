@@ -25,9 +25,9 @@ EVALUATION_SAMPLES = 64  # without gradients the batch passes in shares of this 
 class SparseRegion(nn.Module):
     """Runs a `Region` on the sparse kernels. Its parameters are the model's own and are not registered here."""
 
-    def __init__(self, region: Region, topology: Topology) -> None:
+    def __init__(self, region: Region, topology: Topology, activations: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.topology = topology
+        self.topology, self.activations = topology, activations
         self.plan = RegionPlan(region)
         self.conv_weights = {conv: KernelWeight(conv.module, conv.weight, topology) for conv in region.convs}
         self._idle = Idle()
@@ -64,7 +64,14 @@ class SparseRegion(nn.Module):
 
     def _new_run(self) -> RegionRun:
         memory = self._idle.memory() or Buffers(operators().lanes())
-        return RegionRun(self.plan, self.conv_weights, self.lists, memory, operators())
+        return RegionRun(
+            self.plan,
+            self.conv_weights,
+            self.lists,
+            memory,
+            operators(),
+            half=self.activations == torch.bfloat16,
+        )
 
     def key(self, images: tuple[Tensor, ...]) -> Key | None:
         return key_of(images, self.plan.region.convs, self.conv_weights, self.topology.version)

@@ -41,6 +41,9 @@ class RegionPlan:
                 self.activation_of[each.main] = each
             if each.shortcut is not None:
                 self._note_shortcut(each, each.shortcut)
+        self.makers: dict[Activation, list[Conv]] = {each: [] for each in self.activations}
+        for conv, each in self.activation_of.items():
+            self.makers[each].append(conv)
         self.kept = {each for each in self.activations if self._must_keep(each)}
         self.border = {each: self._border(each) for each in self.activations}
 
@@ -72,9 +75,12 @@ class RegionRun:
         lists: ListsOf,
         buffers: Buffers,
         ops: Any,
+        *,
+        half: bool = False,
     ) -> None:
         self.plan, self.weights, self.lists, self.buffers, self.ops = plan, weights, lists, buffers, ops
         self.samples = 0
+        self.half = half  # activations are kept in half precision
         self.again = True  # whether all that is computed is computed by the library
         self.shapes: dict[Activation, Shape] = {}
         self.x: dict[Activation, Tensor] = {}
@@ -124,6 +130,13 @@ class RegionRun:
             self._shape(activation, z.shape[1], z.shape[3])
         return self.shapes[activation]
 
+    def _kept_shape(self, activation: Activation) -> Shape:
+        """As which an activation is kept. The inputs of the region are read where they are, in single precision."""
+        shape = self.shapes[activation]
+        if not self.half or activation.main is None:
+            return shape
+        return Shape(*_with_border(shape, 0), half=True)
+
     def _source(self, activation: Activation) -> tuple[Any, ...]:
         """The parts an activation is made of, as the operators take them."""
         assert activation.main is not None
@@ -137,13 +150,22 @@ class RegionRun:
             return (z, affine, added, 0, norm, 1, 0, activation.relu)
         added = self._complete(shortcut.source)
         check_sum((z.shape[1], z.shape[3]), self.shapes[shortcut.source], shortcut.stride)
-        border = self.shapes[shortcut.source].border
-        return (z, affine, added, border, None, shortcut.stride, shortcut.offset, activation.relu)
+        return (
+            z,
+            affine,
+            added,
+            self._kept_shape(shortcut.source).border,
+            None,
+            shortcut.stride,
+            shortcut.offset,
+            activation.relu,
+        )
 
     def _complete(self, activation: Activation) -> Tensor:
         """All rows of an activation, made now unless a convolution has made them."""
         if activation not in self.x:
-            shape = self._image_shape(activation)
+            self._image_shape(activation)
+            shape = self._kept_shape(activation)
             self.x[activation] = self.buffers.take(shape)
             self.ops.make_activation(*self._source(activation), self.x[activation], shape.border)
         return self.x[activation]
@@ -151,13 +173,19 @@ class RegionRun:
     def _convolve(self, conv: Conv) -> None:
         activation = conv.input
         shape = self._image_shape(activation)
-        keep, ready = activation in self.plan.kept, activation in self.x
+        keep, ready, copy = activation in self.plan.kept, activation in self.x, None
         source = (None, None, None, 0, None, 1, 0, False) if ready else self._source(activation)
         if keep and not ready:
-            self.x[activation] = self.buffers.take(shape)
+            self.x[activation] = self.buffers.take(self._kept_shape(activation))
+        if self._kept_shape(activation).half:  # rows are made in single precision, for a block at a time
+            if ready:
+                source = (self.x[activation], *source[1:])
+            elif keep:
+                copy = self.x[activation]
+            keep = False
         x = self.x[activation] if keep else floats(*Shape(0, *_sizes(shape)).sizes(self.buffers.lanes))
         rows, columns = axes(conv.module, shape.height, shape.width)
-        out = Shape(shape.blocks, rows.output, conv.channels, columns.output)
+        out = Shape(shape.blocks, rows.output, conv.channels, columns.output, 0, self.half)
         self.z[conv] = self.buffers.take(out)
         norm = self.norms[conv] = Norm(conv, self.ops, self.samples * rows.output * columns.output)
         lists = self.used[conv] = self.lists(conv, shape.height, shape.width, shape.border)
@@ -167,12 +195,12 @@ class RegionRun:
         self.ops.conv_forward(
             x, shape.border, keep, *source,
             self.values[conv], use.start, use.offset,
-            rows.stride, lists.reach, self.samples, self.z[conv], norm.shift, norm.sums,
+            rows.stride, lists.reach, self.samples, self.z[conv], norm.shift, norm.sums, copy,
         )  # fmt: skip
         norm.prepare()
 
     def _leave(self, activation: Activation, pooled: bool) -> Tensor:
-        x, shape = self.x[activation], self.shapes[activation]
+        x, shape = self.x[activation], self._kept_shape(activation)
         if pooled:
             out = floats(self.samples, shape.channels)
             self.ops.pool_forward(x, shape.border, out)
@@ -240,7 +268,9 @@ class RegionRun:
             self._zero(g)
         self.sums[activation] = self._sums(activation)
         assert activation.main is not None
-        x, border = (self.x[activation], self.shapes[activation].border) if activation.relu else (None, 0)
+        x, border = (
+            (self.x[activation], self._kept_shape(activation).border) if activation.relu else (None, 0)
+        )
         self.ops.finish_gradient(
             g,
             self.g_shapes[activation].border,
@@ -290,6 +320,19 @@ class RegionRun:
         )  # fmt: skip
         self.held += (coefficients, values)
         self._release(conv)
+        self._release_used()
+
+    def _release_used(self) -> None:
+        """Give back gradients, and activations in half precision, that no convolution to come reads."""
+        for activation in list(self.g):
+            shortcut = activation.shortcut
+            left = shortcut is None or isinstance(shortcut.source, Conv) or shortcut.source in self._summed
+            if activation.main is None or not left or activation not in self.sums:
+                continue
+            if all(conv in self._done for conv in self.plan.makers[activation]):
+                self.buffers.give(self.g_shapes[activation], self.g.pop(activation))
+                if activation in self.x:
+                    self.buffers.give(self._kept_shape(activation), self.x.pop(activation))
 
     def _deliver(self) -> dict[Tensor, Tensor]:
         """The gradients of the parameters, in memory that is theirs from now on."""
@@ -345,7 +388,7 @@ class RegionRun:
     def _input(self, activation: Activation) -> tuple[Any, ...]:
         """What the backward pass reads as the convolution's input: its kept rows, or z to make them again."""
         if activation in self.plan.kept:
-            return (self.x[activation], self.shapes[activation].border, None, False)
+            return (self.x[activation], self._kept_shape(activation).border, None, False)
         assert activation.main is not None
         return (self.z[activation.main], 0, self.norms[activation.main].affine, activation.relu)
 
@@ -365,7 +408,7 @@ class RegionRun:
             self._summed.add(activation)
             assert fused.shortcut is not None
             shortcut = (self.g[fused], self.g_shapes[fused].border, fused.shortcut.offset)
-        if activation not in self.g and activation in self.x:
+        if activation not in self.g and activation in self.x and not self._kept_shape(activation).half:
             # Nobody reads the kept rows after this pass: the gradient takes their place, position by position.
             self.g[activation], self.g_shapes[activation] = self.x.pop(activation), self.shapes[activation]
             to, accumulate = self.g[activation], False
@@ -441,10 +484,12 @@ class RegionRun:
         """Give back every buffer that is still held."""
         for conv in list(self.z):
             self._release(conv)
-        for held, shapes in ((self.x, self.shapes), (self.g, self.g_shapes)):
-            for activation, buffer in held.items():
-                self.buffers.give(shapes[activation], buffer)
-            held.clear()
+        for activation, buffer in self.x.items():
+            self.buffers.give(self._kept_shape(activation), buffer)
+        for activation, buffer in self.g.items():
+            self.buffers.give(self.g_shapes[activation], buffer)
+        self.x.clear()
+        self.g.clear()
 
 
 class Numbers:
@@ -469,7 +514,7 @@ class Numbers:
 
 
 def shape_of(z: Tensor) -> Shape:
-    return Shape(z.shape[0], z.shape[1], z.shape[2], z.shape[3])
+    return Shape(z.shape[0], z.shape[1], z.shape[2], z.shape[3], 0, z.dtype == torch.bfloat16)
 
 
 def check_weight(weight: KernelWeight, lists: ConvLists) -> None:

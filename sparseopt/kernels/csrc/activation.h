@@ -41,37 +41,58 @@ struct Shortcut {
 
 struct Activation {
   View z;
-  Affine norm;
+  Affine norm;  // null: z is the activation itself, in half precision
   Shortcut shortcut;
   bool relu = true;
+  View copy;  // where it is kept in half precision; no origin: nowhere
 
-  template <bool Relu>
+  // One row of one channel. Z and A: what z and the shortcut are kept as.
+  template <bool Relu, bool Copy, class Z, class A>
   SPARSEOPT_INLINE void make_channel(int64_t b, int h, int c, float* out) const {
     const Affine::Channel map = norm.at(c);
-    const float* in = z.at(b, h, c, 0);
-    const auto finish = [](Vec v) { return Relu ? sparseopt::relu(v) : v; };
+    const Z* in = z.of<Z>(b, h, c, 0);
+    Half* kept = Copy ? copy.of<Half>(b, h, c, 0) : nullptr;
+    const auto finish = [&](int w, Vec v) SPARSEOPT_LAMBDA {
+      if (Relu) v = sparseopt::relu(v);
+      if constexpr (Copy) v = rounded(v), store(kept + w * kLanes, v);
+      store(out + w * kLanes, v);
+    };
     if (!shortcut.reaches(c)) {
-      for (int w = 0; w < z.width; ++w) store(out + w * kLanes, finish(map(load(in + w * kLanes))));
+      for (int w = 0; w < z.width; ++w) finish(w, map(load(in + w * kLanes)));
       return;
     }
     const int source = c - shortcut.offset, step = shortcut.stride * kLanes;
-    const float* add = shortcut.from.at(b, int64_t(h) * shortcut.stride, source, 0);
+    const A* add = shortcut.from.of<A>(b, int64_t(h) * shortcut.stride, source, 0);
     if (shortcut.norm) {
       const Affine::Channel add_map = shortcut.norm.at(source);
-      for (int w = 0; w < z.width; ++w)
-        store(out + w * kLanes, finish(map(load(in + w * kLanes)) + add_map(load(add + w * step))));
+      for (int w = 0; w < z.width; ++w) finish(w, map(load(in + w * kLanes)) + add_map(load(add + w * step)));
     } else {
-      for (int w = 0; w < z.width; ++w) store(out + w * kLanes, finish(map(load(in + w * kLanes)) + load(add + w * step)));
+      for (int w = 0; w < z.width; ++w) finish(w, map(load(in + w * kLanes)) + load(add + w * step));
     }
+  }
+
+  template <bool Relu, bool Copy>
+  void make_row(int64_t b, int h, const View& x, int64_t to) const {
+    with_type(z, [&](auto of_z) {
+      with_type(shortcut.from, [&](auto of_shortcut) {
+        for (int c = 0; c < z.channels; ++c)
+          make_channel<Relu, Copy, decltype(of_z), decltype(of_shortcut)>(b, h, c, x.at(to, h, c, 0));
+      });
+    });
+  }
+
+  void widen_row(int64_t b, int h, const View& x, int64_t to) const {
+    for (int c = 0; c < z.channels; ++c)
+      for (int w = 0; w < z.width; ++w) store(x.at(to, h, c, w), load(z.of<Half>(b, h, c, w)));
   }
 
   // Rows [first, last) of block b into block `to` of x.
   void make_rows(int64_t b, const View& x, int64_t to, int first, int last) const {
-    for (int h = first; h < last; ++h)
-      for (int c = 0; c < z.channels; ++c) {
-        if (relu) make_channel<true>(b, h, c, x.at(to, h, c, 0));
-        else make_channel<false>(b, h, c, x.at(to, h, c, 0));
-      }
+    for (int h = first; h < last; ++h) {
+      if (!norm) widen_row(b, h, x, to);
+      else if (copy.origin) relu ? make_row<true, true>(b, h, x, to) : make_row<false, true>(b, h, x, to);
+      else relu ? make_row<true, false>(b, h, x, to) : make_row<false, false>(b, h, x, to);
+    }
   }
 };
 

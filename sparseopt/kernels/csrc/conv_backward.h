@@ -23,12 +23,18 @@ struct OutputGradient {
   const float *a, *b, *c, *mean;
 
   void make_rows(int64_t block, const View& dz, int first, int last, int valid) const {
+    with_type(z, [&](auto of_z) { make_rows_from<decltype(of_z)>(block, dz, first, last, valid); });
+  }
+
+  template <class Z>
+  void make_rows_from(int64_t block, const View& dz, int first, int last, int valid) const {
     Vec mask{};
     for (int lane = 0; lane < valid; ++lane) mask[lane] = 1.f;
     for (int h = first; h < last; ++h)
       for (int o = 0; o < g.channels; ++o) {
         const Vec va = broadcast(a[o]), vb = broadcast(b[o]), vc = broadcast(c[o]), vm = broadcast(mean[o]);
-        const float *from_g = g.at(block, h, o, 0), *from_z = z.at(block, h, o, 0);
+        const float* from_g = g.at(block, h, o, 0);
+        const Z* from_z = z.of<Z>(block, h, o, 0);
         float* to = dz.at(0, h, o, 0);
         for (int w = 0; w < g.width * kLanes; w += kLanes)
           store(to + w, (va * load(from_g + w) + (vb * (load(from_z + w) - vm) + vc)) * mask);
@@ -63,15 +69,18 @@ struct BackwardLayer {
   InputGradient gradient;
 };
 
-// All pointers at the tile's first position, channel 0.
+// All pointers at the tile's first position, channel 0. X: what the input, and the z behind it, are kept as.
+template <class X>
 struct BackwardTile {
-  const float *x, *dz, *shortcut, *z;
+  const X *x, *z;
+  const float *dz, *shortcut;
   float* to;
   const int* start;
 };
 
-template <int TW, int S, bool Remake, bool Gradient>
-SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTile& tile, float* weight_sums, BlockSums& sums) {
+template <int TW, int S, bool Remake, bool Gradient, class X>
+SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTile<X>& tile, float* weight_sums,
+                                    BlockSums& sums) {
   const Pattern& w = layer.weights;
   const InputGradient& out = layer.gradient;
   for (int c = 0; c < layer.input.from.channels; ++c) {
@@ -125,7 +134,7 @@ SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTi
 }
 
 // Columns [q, end) of one parity class of input row h.
-template <int TW, int S, bool Remake, bool Gradient>
+template <int TW, int S, bool Remake, bool Gradient, class X>
 void backward_columns(const BackwardLayer& layer, const View& dz, int64_t b, int h, int parity, int q, int end,
                       float* weight_sums, BlockSums& sums) {
   const InputGradient& out = layer.gradient;
@@ -133,23 +142,23 @@ void backward_columns(const BackwardLayer& layer, const View& dz, int64_t b, int
   const bool shortcut = out.shortcut.origin && class_index == 0;
   for (; q + TW <= end; q += TW) {
     const int w = q * S + parity;
-    BackwardTile tile{};
-    tile.x = layer.input.from.at(b, h, 0, w);
+    BackwardTile<X> tile{};
+    tile.x = layer.input.from.of<X>(b, h, 0, w);
     tile.dz = dz.at(0, q_row, 0, q);
     tile.start = layer.weights.start + class_index * layer.input.from.channels;
     if constexpr (Gradient) {
       tile.to = out.to.at(b, h, 0, w);
       if (shortcut) tile.shortcut = out.shortcut.at(b, q_row, out.shortcut_offset, q);
-      if (out.z.origin) tile.z = out.z.at(b, h, 0, w);
+      if (out.z.origin) tile.z = out.z.of<X>(b, h, 0, w);
     }
     backward_tile<TW, S, Remake, Gradient>(layer, tile, weight_sums, sums);
   }
   if constexpr (TW > 1) {
-    if (q < end) backward_columns<TW / 2, S, Remake, Gradient>(layer, dz, b, h, parity, q, end, weight_sums, sums);
+    if (q < end) backward_columns<TW / 2, S, Remake, Gradient, X>(layer, dz, b, h, parity, q, end, weight_sums, sums);
   }
 }
 
-template <int S, bool Remake, bool Gradient>
+template <int S, bool Remake, bool Gradient, class X>
 void backward_block(const BackwardLayer& layer, const OutputGradient& output, const View& dz, int64_t b, int valid,
                     float* weight_sums, BlockSums& sums) {
   const View& x = layer.input.from;
@@ -158,20 +167,21 @@ void backward_block(const BackwardLayer& layer, const OutputGradient& output, co
     const int needed = std::min(dz.height, h / S + layer.reach);
     if (needed > made) output.make_rows(b, dz, made, needed, valid), made = needed;
     for (int parity = 0; parity < S; ++parity)
-      backward_columns<kBackwardColumns, S, Remake, Gradient>(layer, dz, b, h, parity, 0, (x.width - parity + S - 1) / S,
-                                                              weight_sums, sums);
+      backward_columns<kBackwardColumns, S, Remake, Gradient, X>(layer, dz, b, h, parity, 0, (x.width - parity + S - 1) / S,
+                                                                 weight_sums, sums);
   }
 }
 
 using BackwardBlock = void (*)(const BackwardLayer&, const OutputGradient&, const View&, int64_t, int, float*, BlockSums&);
 
-inline BackwardBlock choose_backward(int stride, bool remake, bool gradient) {
+template <class X>
+BackwardBlock choose_backward(int stride, bool remake, bool gradient) {
   if (stride == 1) {
-    if (remake) return gradient ? backward_block<1, true, true> : backward_block<1, true, false>;
-    return gradient ? backward_block<1, false, true> : backward_block<1, false, false>;
+    if (remake) return gradient ? backward_block<1, true, true, X> : backward_block<1, true, false, X>;
+    return gradient ? backward_block<1, false, true, X> : backward_block<1, false, false, X>;
   }
-  if (remake) return gradient ? backward_block<2, true, true> : backward_block<2, true, false>;
-  return gradient ? backward_block<2, false, true> : backward_block<2, false, false>;
+  if (remake) return gradient ? backward_block<2, true, true, X> : backward_block<2, true, false, X>;
+  return gradient ? backward_block<2, false, true, X> : backward_block<2, false, false, X>;
 }
 
 // One block's sums for the weights, a vector each, leave for totals in double precision.
@@ -191,7 +201,8 @@ inline void conv_backward(const BackwardLayer& layer, const OutputGradient& outp
   const int64_t weights = layer.weights.size;
   double* totals = scratch<Use::weight_totals>().get<double>(size_t(threads) * weights);
   std::fill_n(totals, size_t(threads) * weights, 0.0);
-  const BackwardBlock run = choose_backward(layer.stride, bool(layer.input.norm), layer.gradient.to.origin);
+  const auto choose = layer.input.from.half ? choose_backward<Half> : choose_backward<float>;
+  const BackwardBlock run = choose(layer.stride, bool(layer.input.norm), layer.gradient.to.origin);
   Statistics statistics(channels, threads);
   parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
     const View shape = make_view(nullptr, 1, g.height, g.channels, g.width, layer.border);

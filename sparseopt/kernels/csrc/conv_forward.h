@@ -20,20 +20,22 @@ struct ForwardLayer {
   const float* shift;  // one a channel
 };
 
-template <int TH, int TW, int S>
-SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, int64_t x_row, float* z, BlockSums* sums) {
+// Z: what z is kept as.
+template <int TH, int TW, int S, class Z>
+SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, int64_t x_row, Z* z, BlockSums* sums) {
   const auto read = [](const float* p, int j) SPARSEOPT_LAMBDA { return load(p + j * S * kLanes); };
   const auto start = [&](int o) SPARSEOPT_LAMBDA { return -layer.shift[o]; };
   const auto finish = [&](int o, Vec(&acc)[TH][TW]) SPARSEOPT_LAMBDA {
-    float* out = z + o * layer.z.channel;
+    Z* out = z + o * layer.z.channel;
     Vec sum{}, square{};
 #pragma GCC unroll 8
     for (int i = 0; i < TH; ++i)
 #pragma GCC unroll 8
       for (int j = 0; j < TW; ++j) {
-        store(out + i * layer.z.row + j * kLanes, acc[i][j]);
-        sum += acc[i][j];
-        square += acc[i][j] * acc[i][j];
+        const Vec v = as_stored<Z>(acc[i][j]);
+        store(out + i * layer.z.row + j * kLanes, v);
+        sum += v;
+        square += v * v;
       }
     if (sums) sums->add(o, sum, square);
   };
@@ -41,17 +43,17 @@ SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, in
 }
 
 // Columns [w, end) of TH output rows: full tiles, then narrower ones.
-template <int TH, int TW, int S>
+template <int TH, int TW, int S, class Z>
 void forward_columns(const ForwardLayer& layer, const View& x, int64_t xb, int64_t b, int h, int w, int end, BlockSums* sums) {
   for (; w + TW <= end; w += TW)
-    forward_tile<TH, TW, S>(layer, x.at(xb, int64_t(h) * S, 0, int64_t(w) * S), x.row, layer.z.at(b, h, 0, w), sums);
+    forward_tile<TH, TW, S>(layer, x.at(xb, int64_t(h) * S, 0, int64_t(w) * S), x.row, layer.z.of<Z>(b, h, 0, w), sums);
   if constexpr (TW > 1) {
-    if (w < end) forward_columns<TH, TW / 2, S>(layer, x, xb, b, h, w, end, sums);
+    if (w < end) forward_columns<TH, TW / 2, S, Z>(layer, x, xb, b, h, w, end, sums);
   }
 }
 
 // One block: input rows are made just ahead of the output rows that read them. `source` is null when x is complete.
-template <int S>
+template <int S, class Z>
 void forward_block(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b, BlockSums* sums) {
   int made = source ? 0 : x.height;
   const auto make_until = [&](int h) {
@@ -61,11 +63,11 @@ void forward_block(const ForwardLayer& layer, const Activation* source, const Vi
   int h = 0;
   for (; h + kForwardRows <= layer.z.height; h += kForwardRows) {
     make_until(h + kForwardRows - 1);
-    forward_columns<kForwardRows, kForwardColumns, S>(layer, x, xb, b, h, 0, layer.z.width, sums);
+    forward_columns<kForwardRows, kForwardColumns, S, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
   }
   for (; h < layer.z.height; ++h) {
     make_until(h);
-    forward_columns<1, kForwardColumns, S>(layer, x, xb, b, h, 0, layer.z.width, sums);
+    forward_columns<1, kForwardColumns, S, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
   }
   // Rows no output reads are still the activation's: a shortcut or the backward pass may want them.
   if (made < x.height) source->make_rows(b, x, xb, made, x.height);
@@ -73,8 +75,11 @@ void forward_block(const ForwardLayer& layer, const Activation* source, const Vi
 
 inline void forward_block(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b,
                           BlockSums* sums) {
-  if (layer.stride == 1) forward_block<1>(layer, source, x, xb, b, sums);
-  else forward_block<2>(layer, source, x, xb, b, sums);
+  with_type(layer.z, [&](auto of_z) {
+    using Z = decltype(of_z);
+    if (layer.stride == 1) forward_block<1, Z>(layer, source, x, xb, b, sums);
+    else forward_block<2, Z>(layer, source, x, xb, b, sums);
+  });
 }
 
 // Where a channel's mean is far from zero, measured in its own deviation, an estimate of it; elsewhere zero, which costs no
@@ -90,7 +95,7 @@ void estimate_shift(ForwardLayer layer, const Activation* source, const View& x,
   View row = x;
   row.origin = x.at(0, int64_t(h) * S, 0, 0);
   BlockSums sums(channels);
-  forward_columns<1, kForwardColumns, S>(layer, row, 0, 0, 0, 0, width, &sums);
+  forward_columns<1, kForwardColumns, S, float>(layer, row, 0, 0, 0, 0, width, &sums);
   std::vector<double> totals(size_t(channels) * 2, 0.0);
   sums.end_block(valid, totals.data());
   for (int c = 0; c < channels; ++c) {

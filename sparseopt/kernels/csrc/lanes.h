@@ -1,5 +1,7 @@
 // Into the lane layout and out of it, and the passes that no convolution can take along.
 #pragma once
+#include <bit>
+
 #include "activation.h"
 #include "statistics.h"
 
@@ -17,25 +19,30 @@ inline void pack_block(const float* image, int valid, const View& x, int64_t b) 
     }
 }
 
-inline void unpack_block(const View& x, int64_t b, int valid, float* image) {
+inline float value(float v) { return v; }
+inline float value(Half v) { return std::bit_cast<float>(uint32_t(v.bits) << 16); }
+
+template <class X>
+void unpack_block(const View& x, int64_t b, int valid, float* image) {
   const int64_t plane = int64_t(x.height) * x.width, sample = plane * x.channels;
   for (int lane = 0; lane < valid; ++lane)
     for (int c = 0; c < x.channels; ++c)
       for (int h = 0; h < x.height; ++h) {
-        const float* from = x.at(b, h, c, 0) + lane;
+        const X* from = x.of<X>(b, h, c, 0) + lane;
         float* to = image + lane * sample + c * plane + int64_t(h) * x.width;
-        for (int w = 0; w < x.width; ++w) to[w] = from[w * kLanes];
+        for (int w = 0; w < x.width; ++w) to[w] = value(from[w * kLanes]);
       }
 }
 
 // Mean over all positions of one block: pooled [sample][channel].
-inline void pool_block(const View& x, int64_t b, int valid, float* pooled) {
+template <class X>
+void pool_block(const View& x, int64_t b, int valid, float* pooled) {
   const float share = 1.f / float(x.height * x.width);
   for (int c = 0; c < x.channels; ++c) {
     Vec sum{};
     for (int h = 0; h < x.height; ++h) {
       Vec row{};
-      for (int w = 0; w < x.width; ++w) row += load(x.at(b, h, c, w));
+      for (int w = 0; w < x.width; ++w) row += load(x.of<X>(b, h, c, w));
       sum += row;
     }
     for (int lane = 0; lane < valid; ++lane) pooled[lane * x.channels + c] = sum[lane] * share;
@@ -57,17 +64,30 @@ inline void pack(const float* image, int64_t samples, const View& x) {
 
 inline void unpack(const View& x, int64_t samples, float* image) {
   const int64_t size = int64_t(x.channels) * x.height * x.width;
-  for_blocks(x, samples, [&](int64_t b, int valid, int64_t first) { unpack_block(x, b, valid, image + first * size); });
+  for_blocks(x, samples, [&](int64_t b, int valid, int64_t first) {
+    with_type(x, [&](auto of_x) { unpack_block<decltype(of_x)>(x, b, valid, image + first * size); });
+  });
 }
 
 inline void pool_forward(const View& x, int64_t samples, float* pooled) {
-  for_blocks(x, samples, [&](int64_t b, int valid, int64_t first) { pool_block(x, b, valid, pooled + first * x.channels); });
+  for_blocks(x, samples, [&](int64_t b, int valid, int64_t first) {
+    with_type(x, [&](auto of_x) { pool_block<decltype(of_x)>(x, b, valid, pooled + first * x.channels); });
+  });
 }
 
 // Complete an activation that no convolution reads.
-inline void make_activation(const Activation& source, const View& x) {
+inline void make_activation(Activation source, const View& x) {
+  if (x.half) source.copy = x;
   parallel_for(0, x.blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) source.make_rows(b, x, b, 0, x.height);
+    for (int64_t b = begin; b < end; ++b)
+      for (int h = 0; h < x.height; ++h) {
+        View to = x;
+        if (x.half) {
+          to = make_view(scratch<Use::input_rows>().get<float>(x.channel * x.channels), 1, 1, x.channels, x.width, 0);
+          to.row = to.block = 0;
+        }
+        source.make_rows(b, to, b, h, h + 1);
+      }
   });
 }
 
@@ -109,7 +129,8 @@ void shortcut_backward(const View& g, int stride, int offset, const View& to) {
 }
 
 // Finish a gradient that no convolution finished: the ReLU's mask, and the sums of g and g * (z - mean).
-inline void finish_gradient(const View& g, const View& x, const View& z, const float* means, int64_t samples, double* sums) {
+template <class X>
+void finish_gradient(const View& g, const View& x, const View& z, const float* means, int64_t samples, double* sums) {
   Statistics statistics(g.channels, num_threads());
   parallel_for(0, g.blocks, 1, [&](int64_t begin, int64_t end) {
     BlockSums block_sums(g.channels);
@@ -120,9 +141,9 @@ inline void finish_gradient(const View& g, const View& x, const View& z, const f
           const Vec mean = broadcast(means[c]);
           for (int w = 0; w < g.width; ++w) {
             float* p = g.at(b, h, c, w);
-            if (x.origin) store(p, where_positive(load(x.at(b, h, c, w)), load(p)));
+            if (x.origin) store(p, where_positive(load(x.of<X>(b, h, c, w)), load(p)));
             sum += load(p);
-            product += load(p) * (load(z.at(b, h, c, w)) - mean);
+            product += load(p) * (load(z.of<X>(b, h, c, w)) - mean);
           }
           block_sums.add(c, sum, product);
         }

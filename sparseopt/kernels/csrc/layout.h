@@ -20,21 +20,37 @@ namespace sparseopt {
 
 struct View {
   float* origin = nullptr;  // row 0, channel 0, column 0 of block 0: inside the border
-  int64_t block = 0, row = 0, channel = 0;  // strides in floats
+  int64_t block = 0, row = 0, channel = 0;  // strides in values
   int blocks = 0, height = 0, channels = 0, width = 0, border = 0;
+  bool half = false;  // values are `Half`; `origin` is their address all the same
 
   SPARSEOPT_INLINE float* at(int64_t b, int64_t h, int64_t c, int64_t w) const {
     return origin + b * block + h * row + c * channel + w * kLanes;
   }
+
+  template <class T>
+  SPARSEOPT_INLINE T* of(int64_t b, int64_t h, int64_t c, int64_t w) const {
+    return reinterpret_cast<T*>(origin) + b * block + h * row + c * channel + w * kLanes;
+  }
 };
 
-inline View make_view(float* data, int blocks, int height, int channels, int width, int border, int lanes = kLanes) {
+// Calls f with a value of the type that the view holds.
+template <class F>
+SPARSEOPT_INLINE void with_type(const View& v, const F& f) {
+  if (v.half) f(Half{});
+  else f(float{});
+}
+
+inline View make_view(float* data, int blocks, int height, int channels, int width, int border, int lanes = kLanes,
+                      bool half = false) {
   View v;
   v.blocks = blocks, v.height = height, v.channels = channels, v.width = width, v.border = border;
   v.channel = int64_t(width + 2 * border) * lanes;
   v.row = v.channel * channels;
   v.block = v.row * (height + 2 * border);
-  v.origin = data + border * (v.row + lanes);
+  const int64_t inside = border * (v.row + lanes);
+  v.half = half;
+  v.origin = half ? reinterpret_cast<float*>(reinterpret_cast<Half*>(data) + inside) : data + inside;
   return v;
 }
 

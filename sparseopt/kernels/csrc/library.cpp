@@ -23,11 +23,12 @@ namespace {
 // An activation in the lane layout, its sizes without the border.
 struct Image {
   float* data;
-  int64_t blocks, height, channels, width, border;
+  int64_t blocks, height, channels, width, border, half;
 };
 
 View view(const Image& image) {
-  return make_view(image.data, int(image.blocks), int(image.height), int(image.channels), int(image.width), int(image.border));
+  return make_view(image.data, int(image.blocks), int(image.height), int(image.channels), int(image.width), int(image.border), kLanes,
+                   image.half != 0);
 }
 
 View optional_view(const Image& image) { return image.data ? view(image) : View{}; }
@@ -39,6 +40,7 @@ struct Source {
   Image shortcut;
   const float* shortcut_norm;
   int64_t shortcut_stride, shortcut_offset, relu;
+  Image copy;  // where the activation is kept in half precision
 };
 
 Activation activation(const Source& source) {
@@ -49,6 +51,7 @@ Activation activation(const Source& source) {
   a.shortcut = {shortcut, affine(source.shortcut_norm, shortcut.channels), int(source.shortcut_stride),
                 int(source.shortcut_offset)};
   a.relu = source.relu;
+  a.copy = optional_view(source.copy);
   return a;
 }
 
@@ -177,7 +180,10 @@ SPARSEOPT_EXPORT const char* sparseopt_shortcut_backward(int64_t threads, const 
 
 SPARSEOPT_EXPORT const char* sparseopt_finish_gradient(int64_t threads, const Image* g, const Image* x, const Image* z,
                                                        const float* means, int64_t samples, double* sums) {
-  return guarded(threads, [&] { finish_gradient(view(*g), x ? view(*x) : View{}, view(*z), means, samples, sums); });
+  return guarded(threads, [&] {
+    const View of_z = view(*z);
+    (of_z.half ? finish_gradient<Half> : finish_gradient<float>)(view(*g), x ? view(*x) : View{}, of_z, means, samples, sums);
+  });
 }
 
 SPARSEOPT_EXPORT const char* sparseopt_tile_samples(int64_t threads, const float* x, int64_t samples, int64_t features,

@@ -35,6 +35,39 @@ SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
 
 SPARSEOPT_INLINE void store_unaligned(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 
+// Half of a float: what is kept of an activation where memory counts (bfloat16). Arithmetic is in single precision.
+struct Half {
+  uint16_t bits;
+};
+
+using Bits = uint32_t __attribute__((vector_size(sizeof(Vec))));
+using HalfVec = uint16_t __attribute__((vector_size(sizeof(Vec) / 2)));
+
+SPARSEOPT_INLINE Vec load(const Half* p) {
+  HalfVec half;
+  __builtin_memcpy(&half, p, sizeof half);
+  return (Vec)(__builtin_convertvector(half, Bits) << 16);
+}
+
+// To the nearest that Half holds, ties to even; what is not a number stays so.
+SPARSEOPT_INLINE Vec rounded(Vec v) {
+  const Bits bits = (Bits)v, nearest = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
+  return v == v ? (Vec)nearest : (Vec)(bits | 0x400000);
+}
+
+// Of values that are rounded already.
+SPARSEOPT_INLINE void store(Half* p, Vec v) {
+  const HalfVec half = __builtin_convertvector((Bits)v >> 16, HalfVec);
+  __builtin_memcpy(p, &half, sizeof half);
+}
+
+// As it will be read again from memory of this kind.
+template <class T>
+SPARSEOPT_INLINE Vec as_stored(Vec v) {
+  if constexpr (sizeof(T) == sizeof(Half)) return rounded(v);
+  return v;
+}
+
 using DoubleVec = double __attribute__((vector_size(kLanes * sizeof(double))));
 
 SPARSEOPT_INLINE DoubleVec widened(Vec v) { return __builtin_convertvector(v, DoubleVec); }

@@ -12,6 +12,7 @@ from sparseopt.kernels.native.interface import Image
 SHORT = torch.int32
 LONG = torch.int64
 FLOAT = torch.float32
+HALF = torch.bfloat16
 DOUBLE = torch.float64
 
 
@@ -57,21 +58,22 @@ class Lanes:
     def blocks(self, samples: int) -> int:
         return -(-samples // self.lanes)
 
-    def image(self, tensor: Tensor, border: int) -> Image:
-        """[block, row, channel, column, lane]"""
-        if tensor.dim() == 5 and tensor.dtype is FLOAT and tensor.is_contiguous() and tensor.is_cpu:
+    def image(self, tensor: Tensor, border: int, *, half: bool = False) -> Image:
+        """[block, row, channel, column, lane]; `half`: it may be in half precision."""
+        known = tensor.dtype is FLOAT or (half and tensor.dtype is HALF)
+        if tensor.dim() == 5 and known and tensor.is_contiguous() and tensor.is_cpu:
             blocks, rows, channels, columns, lanes = tensor.shape
             at, height, width = tensor.data_ptr(), rows - 2 * border, columns - 2 * border
             if lanes == self.lanes and not at % self._alignment and border >= 0 and height > 0 and width > 0:
-                return new_image((at, blocks, height, channels, width, border))
+                return new_image((at, blocks, height, channels, width, border, tensor.dtype is HALF))
         raise RuntimeError(
             f"expected a contiguous float tensor [block, row, channel, column, {self.lanes}], aligned, of an image with "
             f"a border of {border}, got {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}"
         )
 
-    def like(self, tensor: Tensor, border: int, other: Image) -> Image:
+    def like(self, tensor: Tensor, border: int, other: Image, *, half: bool = False) -> Image:
         """An image of the same size, though perhaps of another border."""
-        image = self.image(tensor, border)
+        image = self.image(tensor, border, half=half)
         require(image[1:5] == other[1:5], "two images differ in size")
         return image
 

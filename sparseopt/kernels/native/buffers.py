@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from sparseopt.kernels.native.memory import floats, mapped
+from sparseopt.kernels.native.memory import CPU, mapped
 
 SLACK = 1.1  # memory that is kept, compared with what was in use at once
 
@@ -27,6 +27,11 @@ class Shape:
     channels: int
     width: int
     border: int = 0
+    half: bool = False  # values are bfloat16
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.half else torch.float32
 
     def sizes(self, lanes: int) -> tuple[int, int, int, int, int]:
         rows, columns = self.height + 2 * self.border, self.width + 2 * self.border
@@ -40,7 +45,7 @@ class Buffers:
         self.lanes = lanes
         self.changes = 0  # how often a buffer of another shape was taken, or none that was there
         self._free: list[tuple[Shape, Tensor]] = []
-        self._in_use = self._most = 0  # floats: now, and at once so far
+        self._in_use = self._most = 0  # bytes: now, and at once so far
 
     def take(self, shape: Shape) -> Tensor:
         buffer = self._find(shape)
@@ -55,18 +60,19 @@ class Buffers:
         self.changes += 1
         with torch.inference_mode(False):  # they may come back for training
             found = self._from_another(shape)
-            return mapped(*shape.sizes(self.lanes)) if found is None else found
+            return mapped(*shape.sizes(self.lanes), dtype=shape.dtype) if found is None else found
 
     def _from_another(self, shape: Shape) -> Tensor | None:
         """Memory of another shape, or None if there may be more; to make room, those that are too small are let go."""
         sizes = shape.sizes(self.lanes)
-        size = prod(sizes)
+        size = prod(sizes) * shape.dtype.itemsize
         while self._free and not self._room(size):
             capacity = [_capacity(buffer) for _, buffer in self._free]
             fitting = [at for at, each in enumerate(capacity) if each >= size]
             if fitting:
                 _, buffer = self._free.pop(min(fitting, key=capacity.__getitem__))
-                taken = floats(0).set_(buffer.untyped_storage(), 0, sizes)  # pyright: ignore[reportCallIssue]
+                empty = torch.empty(0, dtype=shape.dtype, device=CPU)
+                taken = empty.set_(buffer.untyped_storage(), 0, sizes)  # pyright: ignore[reportCallIssue]
                 return taken.zero_() if shape.border else taken
             self._free.pop(capacity.index(max(capacity)))
         return None
@@ -92,5 +98,5 @@ class Buffers:
 
 
 def _capacity(buffer: Tensor) -> int:
-    """Floats that fit into the buffer's memory, however much of it is in use."""
-    return buffer.untyped_storage().nbytes() // buffer.element_size()
+    """Bytes of the buffer's memory, however much of it is in use."""
+    return buffer.untyped_storage().nbytes()

@@ -30,9 +30,10 @@ class Image(NamedTuple):
     channels: int
     width: int
     border: int
+    half: int
 
 
-NONE = Image(0, 0, 0, 0, 0, 0)
+NONE = Image(0, 0, 0, 0, 0, 0, 0)
 
 
 class Weights(Structure):

@@ -33,12 +33,12 @@ def integers(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.int64, device=CPU)
 
 
-def mapped(*sizes: int) -> Tensor:
+def mapped(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Zeros that go back to the system, and not to the allocator, when nobody refers to them any more."""
-    size = 4 * prod(sizes)
+    size = dtype.itemsize * prod(sizes)
     if size < MAPPED or not hasattr(mmap, "MAP_PRIVATE"):
-        return zeros(*sizes)
+        return torch.zeros(sizes, dtype=dtype, device=CPU)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)  # walking through small pages costs a twentieth of the time
-    return torch.frombuffer(memory, dtype=torch.float32).view(sizes)
+    return torch.frombuffer(memory, dtype=dtype).view(sizes)

@@ -62,16 +62,18 @@ class Operators:
         self, x: Tensor, border: int, keep: bool, z: Tensor | None, norm: Tensor | None,
         shortcut: Tensor | None, shortcut_border: int, shortcut_norm: Tensor | None, shortcut_stride: int,
         shortcut_offset: int, relu: bool, values: Tensor, start: Tensor, offset: Tensor, stride: int, reach: int,
-        samples: int, out: Tensor, shift: Tensor, sums: Tensor | None,
+        samples: int, out: Tensor, shift: Tensor, sums: Tensor | None, copy: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """x: the input's rows, complete without z to make them from. Without `keep` it only gives their shape."""
-        into, made = self._layout.image(x, border), self._layout.image(out, 0)
+        """x: the input's rows, complete without z to make them from. Without `keep` it only gives their shape.
+
+        What has been made is also written to `copy`, in half precision. Without a norm, z is such a copy.
+        """
+        into, made = self._layout.image(x, border), self._layout.image(out, 0, half=True)
         source = None
         if z is not None:
-            assert norm is not None
             source = self._source(
                 *(z, norm, shortcut, shortcut_border, shortcut_norm),
-                *(shortcut_stride, shortcut_offset, relu),
+                *(shortcut_stride, shortcut_offset, relu, copy),
             )
             require(z.shape[1:4] == into[2:5], "the rows to make are not those of z")
         require(keep or z is not None, "rows that are not kept are made from z")
@@ -87,19 +89,23 @@ class Operators:
         )
 
     def _source(
-        self, z: Tensor, norm: Tensor, shortcut: Tensor | None, border: int, shortcut_norm: Tensor | None,
-        stride: int, offset: int, relu: bool,
+        self, z: Tensor, norm: Tensor | None, shortcut: Tensor | None, border: int, shortcut_norm: Tensor | None,
+        stride: int, offset: int, relu: bool, copy: Tensor | None = None,
     ) -> bytes:  # fmt: skip
-        made = self._layout.image(z, 0)
+        made = self._layout.image(z, 0, half=True)
+        plain = shortcut is None and copy is None and not relu
+        require(norm is not None or (made.half != 0 and plain), "without a norm, a copy in half precision")
+        kept = NONE if copy is None else self._layout.like(copy, 0, made, half=True)
+        require(copy is None or kept.half != 0, "a copy in half precision")
         added = NONE
         if shortcut is not None:
-            added = self._layout.image(shortcut, border)
+            added = self._layout.image(shortcut, border, half=True)
             require(added.blocks == made.blocks, "a shortcut of another batch")
             _check_rows(added, made, stride, 1)
             require((made.width - 1) * stride < added.width, "a shortcut that is too narrow")
         return words(
-            *(*made, address(norm, FLOAT, 3, made.channels), *added),
-            *(optional(shortcut_norm, FLOAT, 3, added.channels), stride, offset, relu),
+            *(*made, optional(norm, FLOAT, 3, made.channels), *added),
+            *(optional(shortcut_norm, FLOAT, 3, added.channels), stride, offset, relu, *kept),
         )
 
     def make_activation(
@@ -110,7 +116,8 @@ class Operators:
             *(z, norm, shortcut, shortcut_border, shortcut_norm),
             *(shortcut_stride, shortcut_offset, relu),
         )
-        made = self._layout.like(x, border, self._layout.image(z, 0))
+        made = self._layout.like(x, border, self._layout.image(z, 0, half=True), half=True)
+        require(not made.half or border == 0, "half precision has no border")
         call(self._library.sparseopt_make_activation, source, words(*made))
 
     def conv_backward(
@@ -121,7 +128,7 @@ class Operators:
         reach: int, dz_border: int, samples: int, weight_gradient: Tensor, sums: Tensor | None,
     ) -> None:  # fmt: skip
         layout = self._layout
-        of_output, read = layout.image(g, g_border), layout.image(input, input_border)
+        of_output, read = layout.image(g, g_border), layout.image(input, input_border, half=True)
         require(read.blocks == of_output.blocks == layout.blocks(samples), "the batch is another one")
         require(dz_border >= 0 and stride in (1, 2), "stride 1 or 2")
         channels, weights = read.channels, values.numel()
@@ -135,12 +142,18 @@ class Operators:
                 and (read.width - 1) // stride < added.width,
                 "a shortcut's gradient that is too small",
             )
+        behind = NONE if input_z is None else layout.like(input_z, 0, read, half=True)
+        require(input_z is None or behind.half == read.half, "the input and its z in one precision")
         passed = words(
-            *(*of_output, *layout.like(z, 0, of_output), address(coefficients, FLOAT, 4, of_output.channels)),
+            *(
+                *of_output,
+                *layout.like(z, 0, of_output, half=True),
+                address(coefficients, FLOAT, 4, of_output.channels),
+            ),
             *(*read, optional(input_norm, FLOAT, 3, channels), input_relu),
             *(*(NONE if to is None else layout.like(to, to_border, read)), accumulate),
             *(*added, shortcut_offset, mask),
-            *(NONE if input_z is None else layout.like(input_z, 0, read)),
+            *behind,
             optional(input_z_norm, FLOAT, 3, channels),
         )
         require(input_z is None or input_z_norm is not None, "the sums over z need its mean")
@@ -181,7 +194,7 @@ class Operators:
         call(self._library.sparseopt_pack, *self._batch(image, to), words(*to))
 
     def unpack(self, x: Tensor, border: int, image: Tensor) -> None:
-        found = self._layout.image(x, border)
+        found = self._layout.image(x, border, half=True)
         at, samples = self._batch(image, found)
         call(self._library.sparseopt_unpack, words(*found), samples, at)
 
@@ -192,7 +205,7 @@ class Operators:
         return address(image, FLOAT, samples, x.channels, x.height, x.width), samples
 
     def pool_forward(self, x: Tensor, border: int, pooled: Tensor) -> None:
-        found = self._layout.image(x, border)
+        found = self._layout.image(x, border, half=True)
         at, samples = self._means(pooled, found)
         call(self._library.sparseopt_pool_forward, words(*found), samples, at)
 
@@ -232,10 +245,13 @@ class Operators:
     ) -> None:  # fmt: skip
         of = self._layout.image(g, g_border)
         require(of.blocks == self._layout.blocks(samples), "the batch is another one")
-        behind = None if x is None else words(*self._layout.like(x, x_border, of))
+        read = self._layout.like(z, 0, of, half=True)
+        behind = None if x is None else self._layout.like(x, x_border, of, half=True)
+        require(behind is None or behind.half == read.half, "x and z in one precision")
         call(
             self._library.sparseopt_finish_gradient,
-            *(words(*of), behind, words(*self._layout.like(z, 0, of)), address(norm, FLOAT, 3, of.channels)),
+            *(words(*of), None if behind is None else words(*behind), words(*read)),
+            address(norm, FLOAT, 3, of.channels),
             *(samples, address(sums, DOUBLE, 2, of.channels)),
         )
 

@@ -4,13 +4,14 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import nn
 
 import sparseopt as so
 from sparseopt.lab.data import Pipeline
 from sparseopt.lab.system.ranks import Ranks
 
-Accelerate = Literal["auto", "on", "off"]
+Accelerate = Literal["auto", "on", "bfloat16", "off"]  # bfloat16: on, and activations are kept as that
 Storage = Literal["dense", "packed"]
 
 
@@ -19,7 +20,7 @@ def choose_storage(asked: Storage | None, accelerate: Accelerate, method: so.Met
     if asked is not None:
         return asked
     fits = not method.changes_counts() and not isinstance(method, so.methods.WeightMethod)
-    return "packed" if accelerate == "on" and fits else "dense"
+    return "packed" if accelerate in ("on", "bfloat16") and fits else "dense"
 
 
 def put_on_kernels(
@@ -37,8 +38,9 @@ def put_on_kernels(
     if choice == "off":
         return
     logging.getLogger(so.kernels.__name__).setLevel(logging.INFO)  # one asks for it to hear what came of it
-    if choice == "on":
-        so.accelerate(model, topology, break_even=0.0)
+    if choice in ("on", "bfloat16"):
+        kept = torch.bfloat16 if choice == "bfloat16" else torch.float32
+        so.accelerate(model, topology, break_even=0.0, activations=kept)
         return
     if decided is None:
         images, _ = next(iter(data.train_batches(0, 0)))

@@ -24,7 +24,7 @@ class Place:
     """CPU threads; None: as many as there are cores."""
     accelerate: Accelerate = "off"
     """Train sparse layers on sparse CPU kernels, which round in another order: always, never, or (auto) where they are faster,
-    which is measured before the first step."""
+    which is measured before the first step; bfloat16: always, and activations are kept in half the memory."""
     weight_storage: Storage | None = None
     """Keep weights as dense tensors with zeros, or packed, as their active values alone (docs/storage.md). None: packed with
     --accelerate on where the method allows it, else dense; a run that goes on keeps the storage it began with."""

@@ -22,7 +22,6 @@ Weight decay, momentum and the like remain the base optimizer's business.
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, Literal, overload
 
 import torch
@@ -37,18 +36,11 @@ from sparseopt.optim.arrivals import Arrivals
 from sparseopt.optim.asleep import Asleep, trains_inactive
 from sparseopt.optim.configuration import configuration, warn_of_changes
 from sparseopt.optim.connections import NotFinite, learning_rates, next_masks, view_of
-from sparseopt.optim.correction import (
-    Correction,
-    average_density,
-    check_correction,
-    correction_factors,
-    skew_factors,
-    tell_where,
-)
+from sparseopt.optim.correction import Correction, check_correction, tell_where
 from sparseopt.optim.decay import check_correct_decay, correct_decay
-from sparseopt.optim.gradients import PREPARE, SparseParameter
-from sparseopt.optim.measured import POWERS, measured_by_neuron
-from sparseopt.optim.packed import check_fit_for_rows
+from sparseopt.optim.factors import factors_now, fixed_factors, sparse_parameters
+from sparseopt.optim.fit import check_fit_for_rows, check_parameters, check_start
+from sparseopt.optim.gradients import PREPARE
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import local, part_like, whole
@@ -108,8 +100,8 @@ class SparseOpt(OptimizerWrapper):
             raise ValueError(f"max_grad_norm must be positive or None, got {max_grad_norm}")
         if clip not in PREPARE:
             raise ValueError(f"clip must be 'active' or 'paper', got {clip!r}")
-        _check_parameters(base, topology)
-        _check_start(method, topology)
+        check_parameters(base, topology)
+        check_start(method, topology)
         check_fit_for_rows(base, topology, method)
         topology.follow_parameters()
         check_correction(correction, topology)
@@ -159,14 +151,7 @@ class SparseOpt(OptimizerWrapper):
     @property
     def factors(self) -> dict[str, Tensor]:
         """The correction in force, {name: one factor a neuron}; empty for "none"."""
-        if self._power is None:
-            return self._factors
-        return _in_full_precision(correction_factors(self.topology, self.correction), self.topology)
-
-    @property
-    def _power(self) -> int | None:
-        """Of the norms that the factors follow from step to step; None where they follow from the masks."""
-        return POWERS.get(self.correction) if isinstance(self.correction, str) else None
+        return dict(self._factors) or factors_now(self.topology, self.correction)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -303,45 +288,16 @@ class SparseOpt(OptimizerWrapper):
         """Derive from the masks in force what the steps need: factors, and masks as bytes."""
         topology = self.topology
         topology.follow_parameters()
-        self._factors: dict[str, Tensor] = {}
-        measured = {} if self._power is None else self._measures(self._power)
-        if self._power is None:
-            self._factors = _in_full_precision(correction_factors(topology, self.correction), topology)
-        early, late = self._factors, {}
-        if self.clip == "paper" and not (measured or callable(self.correction) or self.correction == "none"):
-            early = _in_full_precision(skew_factors(topology, "unnormalized"), topology)
-            mode = "layer" if self.correction == "auto" else self.correction
-            late = {name: x.rsqrt() for name, x in average_density(topology, mode).items()}
-            if self.correction == "auto":
-                early, late = (
-                    {name: x[name] for name in x if name in topology.normed} for x in (early, late)
-                )
-        self._sparse = [
-            SparseParameter(
-                storage,
-                storage.spread(early[name]) if name in early else None,
-                late.get(name),
-                measured.get(name),
-                early.get(name),
-                self._part(name),
-            )
-            for name, storage in topology.storage.items()
-        ]
+        self._factors = fixed_factors(topology, self.correction)
+        self._sparse = sparse_parameters(
+            topology, self.correction, self.clip, self._factors, self._asleep.awake
+        )
         self._version = topology.version
         self._tell_what_is_wanted()
 
     def learning(self, name: str) -> Tensor:
         """Mask of the weights that learn, on this rank: the active ones, unless the method trains others as well."""
         return self._asleep.awake.get(name, local(self.topology.masks[name]))
-
-    def _part(self, name: str) -> Tensor | None:
-        """`learning` as bytes; None on packed storage, which has nothing else."""
-        return self.learning(name).view(torch.uint8) if self.topology.kind() == "dense" else None
-
-    def _measures(self, power: int) -> dict[str, Callable[[], Tensor]]:
-        """Where the factors follow the weights: of each layer, what gives those of the moment."""
-        storage = self.topology.storage
-        return {name: partial(measured_by_neuron, each, power) for name, each in storage.items()}
 
     def _has_moved(self) -> bool:
         """Has the model gone to another device since?"""
@@ -456,32 +412,3 @@ class SparseOpt(OptimizerWrapper):
 
     def _load_own_state(self, state: StateDict) -> None:
         self.load_sparse_state_dict(state[KEY])
-
-
-def _check_start(method: Method, topology: Topology) -> None:
-    start = method.starts_at()
-    if start is not None and abs((1 - start) * topology.size() - topology.active()) > len(topology.layers):
-        raise ValueError(
-            f"{type(method).__name__} begins at sparsity {start:g}, and the topology has {topology.sparsity():.4g}: give it "
-            f"what sparsify(model, {start:g}) returns; the sparsity to reach is the method's own, sparsity=..."
-        )
-
-
-def _check_parameters(base: Optimizer, topology: Topology) -> None:
-    held = {id(parameter) for group in base.param_groups for parameter in group["params"]}
-    missing = [name for name, parameter in topology.parameters.items() if id(parameter) not in held]
-    if missing:
-        raise ValueError(
-            f"the optimizer lacks {len(missing)} of the topology's {len(topology.parameters)} parameters: "
-            f"{', '.join(missing[:5])}; give them to the optimizer, or leave them out with sparsify(exclude=...)"
-        )
-
-
-def _in_full_precision(factors: Mapping[str, Tensor], topology: Topology) -> dict[str, Tensor]:
-    """The factors on their parameter's device; in single precision also where the weights are in half."""
-    double = (torch.float64, torch.complex128)
-    return {
-        name: factor.to(parameter.device, torch.float64 if parameter.dtype in double else torch.float32)
-        for name, factor in factors.items()
-        for parameter in [topology.parameters[name]]
-    }

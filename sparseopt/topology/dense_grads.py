@@ -30,17 +30,23 @@ class DenseGradients:
         self.key = next(self._keys)  # by which compiled code finds it
         self.live[self.key] = self
         self.wanted = False
-        self._given: dict[str, list[Callable[[], Tensor]]] = {}
+        self._given: dict[str, list[tuple[int, Callable[[], Tensor]]]] = {}  # with the pass
         self.masked = False  # have gradients on dense storage been held to their masks?
 
-    def give(self, name: str, gradient: Callable[[], Tensor]) -> None:
-        """Deliver what one use of a packed layer adds to its dense gradient."""
-        self._given.setdefault(name, []).append(gradient)
+    def give(self, name: str, gradient: Callable[[], Tensor], parameter: Tensor | None = None) -> None:
+        """Deliver what one use of a packed layer adds to its dense gradient.
+
+        Where the layer's `parameter` has no gradient yet, what earlier passes gave is forgotten as its gradient was.
+        """
+        this = torch._C._current_graph_task_id()
+        anew = parameter is not None and parameter.is_leaf and parameter.grad is None
+        kept = [each for each in self._given.get(name, ()) if not anew or each[0] == this]
+        self._given[name] = [*kept, (this, gradient)]
 
     def take(self, name: str) -> Tensor | None:
         """The dense gradient of a packed layer on this rank, if a backward pass has given it; forgotten here."""
         total: Tensor | None = None
-        for gradient in self._given.pop(name, ()):
+        for _, gradient in self._given.pop(name, ()):
             total = gradient() if total is None else total.add_(gradient())
         return total
 

@@ -47,7 +47,7 @@ class Scatter(nn.Module):
             )
         dense = to_dense(values, self.index, self.shape)
         if seen:
-            dense.register_hook(lambda gradient: self.grads.give(self.name, lambda: gradient))
+            dense.register_hook(lambda gradient: self.grads.give(self.name, lambda: gradient, values))
         return dense
 
     def right_inverse(self, weight: Tensor) -> Tensor:

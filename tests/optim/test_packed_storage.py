@@ -203,6 +203,24 @@ def test_gradients_of_several_backward_passes(
         pair.equalise()
 
 
+def test_a_pass_whose_gradients_are_thrown_away_counts_for_nothing(
+    build: Callable[..., Network], loss_of: Callable[[nn.Module, int], Tensor]
+) -> None:
+    pair = Pair(build, method=METHODS["rigl"])
+
+    def step(model: nn.Sequential, optimizer: so.SparseOpt, at: int) -> None:
+        (loss_of(model, 100 + at) * 1e3).backward()
+        model.zero_grad()
+        loss_of(model, at).backward()
+        optimizer.step()
+        model.zero_grad()
+
+    for at in range(1, 6):
+        pair.each(lambda model, optimizer, at=at: step(model, optimizer, at))
+        pair.assert_same()
+        pair.equalise()
+
+
 def test_a_closure_that_is_called_again(
     build: Callable[..., Network], loss_of: Callable[[nn.Module, int], Tensor]
 ) -> None:

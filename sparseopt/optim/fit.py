@@ -1,4 +1,6 @@
-"""What cannot train rows of active values: methods that change their number, and optimizers that need matrices.
+"""What goes together: an optimizer that has the parameters, a method that can start, and both with packed storage.
+
+Rows of active values cannot be trained by methods that change their number, nor by optimizers that need matrices.
 
 Muon, Shampoo and Adafactor treat a weight as a matrix. Which optimizers do cannot be seen from outside, and a list of names would
 miss the next one. So it is tried: a copy of the optimizer steps on the same six numbers, once as a matrix of two rows and once
@@ -18,11 +20,26 @@ from sparseopt.optim.wrapper import OptimizerWrapper
 from sparseopt.topology import Topology
 
 NUMBERS = (0.3, -1.0, 0.7, 2.0, -0.4, 0.9)
-FASTER = {
-    "fused": None,
-    "foreach": None,
-    "capturable": False,
-}  # ways to compute the same; some want other tensors
+FASTER = {"fused": None, "foreach": None, "capturable": False}  # other ways to compute the same
+
+
+def check_start(method: Method, topology: Topology) -> None:
+    start = method.starts_at()
+    if start is not None and abs((1 - start) * topology.size() - topology.active()) > len(topology.layers):
+        raise ValueError(
+            f"{type(method).__name__} begins at sparsity {start:g}, and the topology has {topology.sparsity():.4g}: give it "
+            f"what sparsify(model, {start:g}) returns; the sparsity to reach is the method's own, sparsity=..."
+        )
+
+
+def check_parameters(base: Optimizer, topology: Topology) -> None:
+    held = {id(parameter) for group in base.param_groups for parameter in group["params"]}
+    missing = [name for name, parameter in topology.parameters.items() if id(parameter) not in held]
+    if missing:
+        raise ValueError(
+            f"the optimizer lacks {len(missing)} of the topology's {len(topology.parameters)} parameters: "
+            f"{', '.join(missing[:5])}; give them to the optimizer, or leave them out with sparsify(exclude=...)"
+        )
 
 
 def check_fit_for_rows(base: Optimizer, topology: Topology, method: Method) -> None:

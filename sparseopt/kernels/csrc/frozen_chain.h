@@ -4,16 +4,19 @@
 //
 // A single sample has no vectors: it is read as it is. Any number of threads may call it at once.
 #pragma once
+#include "gelu.h"
 #include "inference.h"
 #include "network.h"
 
 namespace sparseopt {
 
-// relu(weights * x + bias)
+enum class LinearActivation : int64_t { nothing, relu, gelu };
+
+// activation(weights * x + bias)
 struct FrozenLinear {
   Weights weights;
   const float* bias;
-  int64_t relu;
+  LinearActivation activation;
 };
 
 class FrozenChain {
@@ -88,7 +91,8 @@ class FrozenChainOf : public FrozenChain {
       float* to = i + 1 < layers_.size() ? memory + i % 2 * widest_ : y;
       const auto [first, last] = outputs(layers_[i], member);
       linear_single(lists_[i].start.data(), lists_[i].offset.data(), lists_[i].value.data(), layers_[i].bias, first, last,
-                    layers_[i].relu != 0, x, to);
+                    layers_[i].activation == LinearActivation::relu, x, to);
+      if (layers_[i].activation == LinearActivation::gelu) gelu(to + first, last - first);
       member.wait();
       x = to;
     }
@@ -114,13 +118,14 @@ class FrozenChainOf : public FrozenChain {
     const auto [first, last] = outputs(layers_[i], member);
     Tile t{};
     t.offset = lists_[i].offset.data(), t.value = lists_[i].value.data(), t.bias = layers_[i].bias;
-    t.first_channel = first, t.last_channel = last, t.relu = layers_[i].relu != 0;
+    t.first_channel = first, t.last_channel = last, t.relu = layers_[i].activation == LinearActivation::relu;
     t.x = x, t.y = t.partial = y, t.y_channel = T * L, t.rows = 1, t.columns = T;
     for (int b = 0; b < blocks_[i]; ++b) {
       t.start = lists_[i].start.data() + int64_t(b) * layers_[i].weights.out;
       t.first_block = b == 0, t.last_block = b == blocks_[i] - 1;
       convolve<L, 1, T, 1, T * L>(t);
     }
+    if (layers_[i].activation == LinearActivation::gelu) gelu(y + int64_t(first) * T * L, int64_t(last - first) * T * L);
   }
 
   // x [sample][feature] -> [feature][sample]; samples that fill the last vector are zero.

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sparseopt.kernels.match.chains import LinearActivation
 from sparseopt.kernels.native.memory import zeros
 
 
@@ -113,12 +114,12 @@ class Convs:
 
 @dataclass(frozen=True, eq=False)
 class LinearStep:
-    """`relu(weight @ x + bias)`"""
+    """`activation(weight @ x + bias)`"""
 
     name: str
     weight: SparseWeight
     bias: Tensor
-    relu: bool
+    activation: LinearActivation
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,7 @@ def freeze_chain(chain: Chain) -> Linears:
     for layer in chain:
         weight, bias = fold(layer)
         steps.append(
-            LinearStep(layer.weight.removesuffix(".weight"), SparseWeight.of(weight), bias, layer.relu)
+            LinearStep(layer.weight.removesuffix(".weight"), SparseWeight.of(weight), bias, layer.activation)
         )
     return Linears(tuple(steps), flat=any(layer.norm is not None for layer in chain))
 

@@ -21,6 +21,7 @@ from sparseopt.kernels.frozen.operations import FUNCTIONS, NAMES, as_function, p
 from sparseopt.kernels.frozen.pool import FrozenPool
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.frozen.tensorfile import decode, encode
+from sparseopt.kernels.match.chains import LinearActivation
 from sparseopt.topology.bits import pack, unpack
 
 FORMAT = "sparseopt-engine-1"
@@ -165,7 +166,7 @@ class _Writer:
                 "name": step.name,
                 "weight": self._weight(step.weight),
                 "bias": self.tensor(step.bias),
-                "relu": step.relu,
+                "activation": step.activation.name,
             }
             for step in linears.steps
         ]
@@ -395,7 +396,7 @@ class _Reader:
             fits = not steps or weight.shape[1] == steps[-1].weight.shape[0]
             _require(fits, "linear layers that do not fit one another")
             bias = self.floats(each["bias"], weight.shape[0])
-            steps.append(LinearStep(_text(each["name"]) or "", weight, bias, _flag(each["relu"])))
+            steps.append(LinearStep(_text(each["name"]) or "", weight, bias, _activation(each["activation"])))
         _require(bool(steps), "a chain without layers")
         return Linears(tuple(steps), _flag(saved["flat"]))
 
@@ -404,6 +405,14 @@ def _integer(value: Any, least: int, below: int) -> int:
     fits = type(value) is int and least <= value < below
     _require(fits, f"{value!r} is not a number from {least} to {below - 1}")
     return value
+
+
+def _activation(value: Any) -> LinearActivation:
+    _require(
+        value in LinearActivation.__members__,
+        f"{value!r} is none of {', '.join(LinearActivation.__members__)}",
+    )
+    return LinearActivation[value]
 
 
 def _flag(value: Any) -> bool:

@@ -1,25 +1,44 @@
-"""Finds chains of linear layers in a trace: linear layers, batch norm and ReLU that follow one another."""
+"""Finds chains of linear layers in a trace: linear layers, batch norm and activations that follow one another."""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 from torch import Tensor, nn
 from torch.fx import Graph, Node
+from torch.nn import functional as F
 
 from sparseopt.kernels.match.convs import RELU, Names
 from sparseopt.kernels.match.effects import unused
 from sparseopt.kernels.match.rewrite import Piece, must_be_called
 
 
+class LinearActivation(IntEnum):
+    """The activation behind a linear layer, see `csrc/frozen_chain.h`."""
+
+    nothing = 0
+    relu = 1
+    gelu = 2
+
+    def of(self, x: Tensor) -> Tensor:
+        return (
+            x.relu() if self is LinearActivation.relu else F.gelu(x) if self is LinearActivation.gelu else x
+        )
+
+
 @dataclass
 class ChainLayer:
-    """A linear layer with the batch norm and the ReLU behind it. `weight` is the weight's name in the model."""
+    """A linear layer with the batch norm and the activation behind it. `weight` is the weight's name in the model."""
 
     module: nn.Linear
     weight: str
     norm: nn.BatchNorm1d | None = None
-    relu: bool = False
+    activation: LinearActivation = LinearActivation.nothing
+
+    @property
+    def relu(self) -> bool:
+        return self.activation is LinearActivation.relu
 
     @property
     def channels(self) -> int:
@@ -33,7 +52,7 @@ class ChainLayer:
         x = self.module(x)
         if self.norm is not None:
             x = self.norm(x)
-        return x.relu() if self.relu else x
+        return self.activation.of(x)
 
 
 Chain = list[ChainLayer]
@@ -47,19 +66,24 @@ class _Tail:
         self.nodes: list[Node] = []
         self.source = source
 
-    def takes(self, module: nn.Module | None, *, relu: bool) -> bool:
+    def takes(self, module: nn.Module | None, activation: LinearActivation) -> bool:
         last = self.chain[-1]
+        if isinstance(module, nn.Linear):
+            return True
         if isinstance(module, nn.BatchNorm1d):
-            return last.norm is None and not last.relu
-        return isinstance(module, nn.Linear) or relu
+            return last.norm is None and not last.activation
+        return activation is not LinearActivation.nothing and last.activation in (
+            LinearActivation.nothing,
+            LinearActivation.relu if activation is LinearActivation.relu else LinearActivation.nothing,
+        )
 
-    def add(self, node: Node, module: nn.Module | None, name: str) -> "_Tail":
+    def add(self, node: Node, module: nn.Module | None, name: str, activation: LinearActivation) -> "_Tail":
         if isinstance(module, nn.Linear):
             self.chain.append(ChainLayer(module, name))
         elif isinstance(module, nn.BatchNorm1d):
             self.chain[-1].norm = module
         else:
-            self.chain[-1].relu = True
+            self.chain[-1].activation = activation
         self.nodes.append(node)
         return self
 
@@ -70,8 +94,10 @@ def match_chains(
     tied: set[nn.Module],
     effects: frozenset[Node],
     names: Names,
+    *,
+    gelu: bool,
 ) -> list[Piece[Chain]]:
-    """Linear layers that follow one another with nothing but batch norm and ReLU between them."""
+    """Linear layers that follow one another with nothing but batch norm and ReLU, or else GELU, between them."""
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     tails: dict[Node, _Tail] = {}
     ended: dict[Node, _Tail] = {}
@@ -83,7 +109,7 @@ def match_chains(
         if node in effects or node in left_out:
             continue
         module = modules.get(str(node.target)) if node.op == "call_module" else None
-        relu = isinstance(module, nn.ReLU) or (module is None and node.target in RELU)
+        activation = _activation(module, node, gelu=gelu)
         source = node.args[0] if len(node.args) == 1 and not set(node.kwargs) - {"inplace"} else None
         if not isinstance(source, Node) or (
             module is not None and (module in tied or must_be_called(module))
@@ -92,11 +118,22 @@ def match_chains(
         if isinstance(module, nn.Linear | nn.BatchNorm1d) and calls[node.target] > 1:
             continue
         name = "" if module is None else names(module, str(node.target))
-        if source in tails and len(source.users) == 1 and tails[source].takes(module, relu=relu):
-            tails[node] = tails.pop(source).add(node, module, name)
+        if source in tails and len(source.users) == 1 and tails[source].takes(module, activation):
+            tails[node] = tails.pop(source).add(node, module, name, activation)
         elif isinstance(module, nn.Linear):
-            tails[node] = _Tail(source).add(node, module, name)
+            tails[node] = _Tail(source).add(node, module, name, activation)
     return [
         Piece(tail.chain, frozenset(tail.nodes), [tail.source], {node: None})
         for node, tail in (ended | tails).items()
     ]
+
+
+def _activation(module: nn.Module | None, node: Node, *, gelu: bool) -> LinearActivation:
+    if isinstance(module, nn.ReLU) or (module is None and node.target in RELU):
+        return LinearActivation.relu
+    exact = isinstance(module, nn.GELU) and module.approximate == "none"
+    return (
+        LinearActivation.gelu
+        if gelu and (exact or (module is None and node.target is F.gelu))
+        else LinearActivation.nothing
+    )

@@ -16,19 +16,20 @@ BREAK_EVEN = 0.5  # sparsity of a piece below which dense kernels are as fast
 
 
 def find_pieces_in(
-    modules: dict[str, nn.Module], graph: Graph, tied: set[nn.Module], names: Names
+    modules: dict[str, nn.Module], graph: Graph, tied: set[nn.Module], names: Names, *, gelu: bool = False
 ) -> list[Piece[Any]]:
-    """Regions of convolutions, and chains of linear layers."""
+    """Regions of convolutions, and chains of linear layers; with `gelu` it may be in chains."""
     barriers = effects(graph, modules)
     return [
         *match_convs(modules, graph, tied, barriers, names),
-        *match_chains(modules, graph, tied, barriers, names),
+        *match_chains(modules, graph, tied, barriers, names, gelu=gelu),
     ]
 
 
 def find_pieces(model: nn.Module, graph: Graph) -> tuple[list[Piece[Region]], list[Piece[Chain]]]:
     """The same of a trace of the whole model, layers by their names in it."""
     modules = dict(model.named_modules())
-    found = find_pieces_in(modules, graph, tied_modules(model), lambda _, target: f"{target}.weight")
+    tied = tied_modules(model)
+    found = find_pieces_in(modules, graph, tied, lambda _, target: f"{target}.weight", gelu=True)
     regions = [piece for piece in found if isinstance(piece.content, Region)]
     return regions, [piece for piece in found if not isinstance(piece.content, Region)]

@@ -108,7 +108,7 @@ class Tables(Structure):
 class FrozenLinear(Structure):
     """A layer of a frozen chain, see `csrc/frozen_chain.h`."""
 
-    _fields_ = (("weights", Weights), ("bias", Address), ("relu", Integer))
+    _fields_ = (("weights", Weights), ("bias", Address), ("activation", Integer))
 
 
 # After the number of threads. All return None, or what went wrong.

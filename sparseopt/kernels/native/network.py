@@ -73,7 +73,9 @@ class _Handle:
         self._kept = tuple(kept)  # the library points into them
 
     def _call(self, name: str, *arguments: Any) -> None:
-        function = getattr(self._library, f"sparseopt_{self.kind}_{name}")
+        self._checked(getattr(self._library, f"sparseopt_{self.kind}_{name}"), *arguments)
+
+    def _checked(self, function: Any, *arguments: Any) -> None:
         error = function(torch.get_num_threads(), *arguments)
         if error is not None:
             raise MemoryError(f"the sparse kernels failed: {error.decode()}")
@@ -188,6 +190,7 @@ class NativeChain(_Handle):
         for layer, following in itertools.pairwise(layers):
             require(layer.weights.out == following.weights.into, "layers that do not fit one another")
         self._features = layers[0].weights.into, layers[-1].weights.out
+        self._run = library.sparseopt_chain_run  # found once: small chains take microseconds
         self._call(
             "new", lanes, len(layers), (FrozenLinear * len(layers))(*layers), ctypes.byref(self._handle)
         )
@@ -200,5 +203,5 @@ class NativeChain(_Handle):
         """[sample, feature] -> [sample, feature]"""
         inputs, outputs = self._features
         y = torch.empty((len(x), outputs), dtype=FLOAT, device=CPU)
-        self._call("run", self._handle, len(x), address(x, FLOAT, len(x), inputs), y.data_ptr())
+        self._checked(self._run, self._handle, len(x), address(x, FLOAT, len(x), inputs), y.data_ptr())
         return y

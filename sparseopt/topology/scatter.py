@@ -131,16 +131,24 @@ def pack(module: nn.Module, leaf: str, scatter: Scatter) -> None:
 
 def scatters(module: nn.Module) -> Iterator[tuple[str, Scatter]]:
     """The packed weights of one module, by the name the module knows them by."""
-    lists = getattr(module, "parametrizations", None)
-    for leaf, steps in lists.items() if isinstance(lists, nn.ModuleDict) else ():
-        scatter = steps[0] if isinstance(steps, parametrize.ParametrizationList) else None
-        if isinstance(scatter, Scatter):
+    lists = module._modules.get("parametrizations")
+    for leaf in () if lists is None else lists._modules:
+        scatter = scatter_of(module, leaf)
+        if scatter is not None:
             yield leaf, scatter
+
+
+def scatter_of(module: nn.Module, leaf: str) -> Scatter | None:
+    """How a weight of a module is packed; None if it is dense. Kernels ask many times a step: by the shortest way."""
+    lists = module._modules.get("parametrizations")
+    steps = None if lists is None else lists._modules.get(leaf)
+    first = None if steps is None else steps._modules.get("0")
+    return first if isinstance(first, Scatter) else None
 
 
 def scatter_values(module: nn.Module, leaf: str) -> nn.Parameter:
     """The parameter with the active values of a packed weight."""
-    return module.parametrizations[leaf].original  # pyright: ignore
+    return module._modules["parametrizations"]._modules[leaf]._parameters["original"]  # pyright: ignore
 
 
 def _to_dense_state(module: nn.Module, state: Any, prefix: str, _: Any) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import floats, zeros
 from sparseopt.topology import Topology
-from sparseopt.topology.scatter import Scatter, scatter_values, scatters
+from sparseopt.topology.scatter import Scatter, scatter_of, scatter_values
 
 NOTHING = floats(0)
 
@@ -29,7 +29,7 @@ class KernelWeight:
         """How the weight is packed; None if it is dense."""
         if "parametrizations" not in self.module._modules:
             return None
-        return dict(scatters(self.module)).get("weight")
+        return scatter_of(self.module, "weight")
 
     @property
     def parameter(self) -> Tensor:

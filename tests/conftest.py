@@ -13,3 +13,7 @@ signal.signal(
 )  # shells start jobs in the background with Ctrl-C ignored
 settings.register_profile("sparseopt", deadline=None, derandomize=True)
 settings.load_profile("sparseopt")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that runs the suite in its background has Ctrl-C ignored, and processes that tests start inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)

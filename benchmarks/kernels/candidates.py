@@ -80,7 +80,14 @@ def dense_training(network: str, x: Tensor, ways: Collection[str]) -> dict[str, 
 
 
 def sparse_training(
-    network: str, x: Tensor, sparsity: float, distribution: str, *, wrapped: bool, storage: str = "dense"
+    network: str,
+    x: Tensor,
+    sparsity: float,
+    distribution: str,
+    *,
+    wrapped: bool,
+    storage: str = "dense",
+    activations: torch.dtype = torch.float32,
 ) -> Step:
     """Accelerated training; `wrapped` in SparseOpt, or with the plain optimizer, which keeps the zeros as well."""
     model = make(network)
@@ -88,7 +95,7 @@ def sparse_training(
     optimizer = sgd(model)
     if wrapped:
         optimizer = so.SparseOpt(optimizer, topology, so.Static())
-    return training_step(so.accelerate(model, topology), optimizer, x)
+    return training_step(so.accelerate(model, topology, activations=activations), optimizer, x)
 
 
 def settled(model: nn.Module, x: Tensor) -> nn.Module:

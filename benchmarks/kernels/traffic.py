@@ -5,35 +5,32 @@ of a plain copy that moves as many bytes as the kernels read and write, which is
 """
 
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from candidates import Step, images, sparse_training
 from timing import interleaved, options
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from sparseopt.kernels.native.arguments import Lanes
 
 NO_WEIGHTS = 0.999
 COPIED = 1 << 21  # floats: an activation of ResNet-20 at batch 128, as the kernels write it
 
 
-class ActivationBytes(TorchDispatchMode):
-    """Counts the bytes of every activation a kernel is given: each is read or written once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "sparseopt":
-            given = [each for each in args if isinstance(each, Tensor) and each.dim() == 5]
-            self.total += sum(each.numel() * each.element_size() for each in given)
-        return func(*args, **(kwargs or {}))
-
-
 def bytes_of(step: Step) -> int:
-    with ActivationBytes() as counted:
+    """Of every activation a kernel is given, in a step that is no repetition: each is read or written once."""
+    total = 0
+    image = Lanes.image
+
+    def counted(self: Lanes, tensor: Tensor, border: int, **kind: Any) -> Any:
+        nonlocal total
+        total += tensor.numel() * tensor.element_size()
+        return image(self, tensor, border, **kind)
+
+    with patch.object(Lanes, "image", counted):
         step()
-    return counted.total
+    return total
 
 
 def copies(moved: int) -> Step:
@@ -58,7 +55,6 @@ def main() -> None:
         empty = sparse_training(given.network, x, NO_WEIGHTS, distribution, wrapped=True)
         for sparsity in given.sparsity:
             step = sparse_training(given.network, x, sparsity, distribution, wrapped=True)
-            step()
             moved = bytes_of(step)
             times = interleaved(
                 {"step": step, "empty": empty, "copy": copies(moved)}, given.repeats, given.clock

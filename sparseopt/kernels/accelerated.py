@@ -127,7 +127,7 @@ def summary(model: nn.Module) -> str:
         (
             name or type(model).__name__,
             type_before_parametrizations(module).__name__,
-            _how(reasons.get(module, "the model is not accelerated")),
+            _how(reasons.get(module, "the model is not accelerated"), module, shared),
         )
         for name, module in layers_in(model)
     ]
@@ -135,8 +135,12 @@ def summary(model: nn.Module) -> str:
     return "\n".join(f"{name:{widths[0]}}  {kind:{widths[1]}}  {how}" for name, kind, how in rows)
 
 
-def _how(reason: str | None) -> str:
-    return "sparse" if reason is None else f"dense: {reason}"
+def _how(reason: str | None, module: nn.Module, shared: "Acceleration | None") -> str:
+    if reason is not None:
+        return f"dense: {reason}"
+    kept = torch.float32 if shared is None else shared.activations
+    half = kept != torch.float32 and isinstance(module, nn.Conv2d)
+    return f"sparse, activations kept as {str(kept).removeprefix('torch.')}" if half else "sparse"
 
 
 def restore(model: nn.Module) -> None:

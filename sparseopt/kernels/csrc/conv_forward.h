@@ -27,6 +27,8 @@ SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, in
   const auto start = [&](int o) SPARSEOPT_LAMBDA { return -layer.shift[o]; };
   const auto finish = [&](int o, Vec(&acc)[TH][TW]) SPARSEOPT_LAMBDA {
     Z* out = z + o * layer.z.channel;
+#pragma GCC unroll 8
+    for (int i = 0; i < TH; ++i) ask_for<TW * kLanes>(out + (TH + i) * layer.z.row);
     Vec sum{}, square{};
 #pragma GCC unroll 8
     for (int i = 0; i < TH; ++i)

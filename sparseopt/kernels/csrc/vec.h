@@ -138,6 +138,15 @@ SPARSEOPT_INLINE void pin(T*& p) {
   asm("" : "+r"(p));
 }
 
+// Asks for `Count` values to come, into the second-level cache. A tile's place in the next row is too far from all that the CPU has
+// seen for it to guess; without this, waiting for memory and computing take turns.
+template <int Count, class T>
+SPARSEOPT_INLINE void ask_for(const T* p) {
+  constexpr int kLine = 64 / sizeof(T);
+#pragma GCC unroll 8
+  for (int i = 0; i < Count; i += kLine) __builtin_prefetch(p + i, 0, 2);
+}
+
 // Keeps a vector in a register. Without it the compiler reads from memory again for every use: it takes an operand in memory for
 // free, where the loads are what the loop waits for.
 SPARSEOPT_INLINE Vec held(Vec v) {

@@ -8,7 +8,7 @@ least, single layers.
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ from sparseopt.kernels.match.modules import (
 from sparseopt.kernels.match.pieces import BREAK_EVEN, find_pieces_in
 from sparseopt.kernels.match.python import Guard
 from sparseopt.kernels.match.reasons import layers as layers_in
-from sparseopt.kernels.match.reasons import reasons_in
+from sparseopt.kernels.match.reasons import not_known, reasons_in
 from sparseopt.kernels.match.rewrite import Piece, extract, rewrite
 from sparseopt.kernels.match.structure import Modes, Structure
 from sparseopt.kernels.match.tracing import Unsupported, trace_provable
@@ -122,7 +122,10 @@ def summary(model: nn.Module) -> str:
     4  Bilinear  dense: the kernels run Linear and Conv2d, not Bilinear
     """
     shared = next((forward.shared for forward in forwards(model)), None)
-    reasons = {} if shared is None else shared.reasons
+    return _table(model, {} if shared is None else shared.reasons)
+
+
+def _table(model: nn.Module, reasons: Mapping[nn.Module, str | None]) -> str:
     rows = [
         (
             name or type(model).__name__,
@@ -190,15 +193,15 @@ def install(
     shared.enter(model)
     if not any(forwards(model)):
         logger.warning("not accelerated: %s", shared.why_nothing())
-        return model
-    if activations != torch.float32 and not any(_regions(model)):
+    elif activations != torch.float32 and not any(_regions(model)):
         restore(model)
         raise ValueError(
             f"activations={activations} is for convolutions that run on the kernels, and {type(model).__name__} has none: "
             "leave it out, and its linear layers keep float32"
         )
-    logger.info("accelerated %s", shared)
-    for line in summary(model).splitlines():
+    else:
+        logger.info("accelerated %s", shared)
+    for line in _table(model, shared.reasons).splitlines():
         logger.info("  %s", line)
     return model
 
@@ -233,7 +236,7 @@ class Acceleration:
                     self.reasons[layer] = refused
             return
         for _, layer in layers_in(module):
-            self.reasons[layer] = why
+            self.reasons[layer] = why if isinstance(layer, nn.Linear | nn.Conv2d) else not_known(layer)
         if is_leaf(module) and holds_modules(module):
             self._enter_children(module, why)
             return
@@ -270,7 +273,8 @@ class Acceleration:
         tied = tied_modules(self.model)
         found = find_pieces_in(traced.modules, traced.graph, tied, self.names())
         own = "its class has a forward of its own"
-        self.reasons |= {each: own for each in traced.entered if each in self.reasons}
+        layers = (each for each in traced.entered if isinstance(each, nn.Linear | nn.Conv2d))
+        self.reasons |= {each: own for each in layers if each in self.reasons}
         self.reasons |= reasons_in(traced.modules, traced.graph, tied)
         kept: dict[GuardedPiece, Piece[Any]] = {}
         for piece in found:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sparseopt.kernels.frozen.chain import FrozenChain
-from sparseopt.kernels.frozen.description import share_of_zeros
+from sparseopt.kernels.frozen.description import Linears, share_of_zeros
 from sparseopt.kernels.frozen.engine import Engine, LayerReport
 from sparseopt.kernels.frozen.freeze import freeze_chain, freeze_region
 from sparseopt.kernels.frozen.pool import replace_pools
@@ -19,7 +19,7 @@ from sparseopt.kernels.match.chains import ChainLayer
 from sparseopt.kernels.match.heads import take_heads
 from sparseopt.kernels.match.modules import must_be_called
 from sparseopt.kernels.match.pieces import BREAK_EVEN, find_pieces
-from sparseopt.kernels.match.reasons import layers, why_dense
+from sparseopt.kernels.match.reasons import HOOKED, layers, not_known, why_dense
 from sparseopt.kernels.match.rewrite import Piece, rewrite
 from sparseopt.kernels.match.tracing import Unsupported, trace, unprovable_python
 from sparseopt.kernels.native.build import operators
@@ -36,8 +36,8 @@ def compile_inference(model: nn.Module, topology: Topology | None = None) -> Eng
 
     The engine is a copy: later changes of the model do not reach it. Convolutions and linear layers run on the weights that
     are not zero, whatever the masks of `topology` say, batch norm costs nothing, and a batch passes through all layers of a
-    region in shares that stay in the cache. `print(engine)` says what runs how. Raises `BuildError` or `Unsupported` where
-    the kernels cannot run.
+    region in shares that stay in the cache. `print(engine)` says what runs how. Of a model that torch.fx cannot trace, the linear
+    layers run on the kernels one by one. Raises `BuildError` or `Unsupported` where the kernels cannot run.
 
     Args:
         model: the trained network; the engine is a copy.
@@ -56,9 +56,7 @@ def compile_inference(model: nn.Module, topology: Topology | None = None) -> Eng
     try:
         traced = trace(model)
     except Unsupported as reason:
-        program, reasons, frozen = model, dict.fromkeys(reports, str(reason)), {}
-        if not replace_linears(model):
-            raise
+        program, reasons, frozen = model, replace_linears(model, str(reason)), {}
     else:
         reasons, frozen = why_dense(model, traced.graph), unprovable_python(model)
         found = find_sparse(model, traced.graph, reasons)
@@ -112,9 +110,7 @@ def find_sparse(model: nn.Module, graph: Any, reasons: dict[str, str]) -> Found:
     found: Found = {}
     for piece in chains:
         frozen = freeze_chain(piece.content)
-        if sum(weight.size for weight in frozen.weights()) < SMALL:
-            reasons |= dict.fromkeys(frozen.names(), "too small to gain from another layout")
-        elif worthwhile(frozen, reasons):
+        if large(frozen, reasons) and worthwhile(frozen, reasons):
             found[FrozenChain(frozen)] = piece
     taken = frozenset().union(*(each.nodes for each in found.values()))
     names: Mapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
@@ -126,21 +122,32 @@ def find_sparse(model: nn.Module, graph: Any, reasons: dict[str, str]) -> Found:
     return found
 
 
-def replace_linears(model: nn.Module) -> bool:
-    """Let the sparse linear layers of a model that cannot be traced run on the kernels, each by itself; False if it has none."""
-    found = False
-    for name, module in list(model.named_modules()):
-        if type(module) is not nn.Linear or must_be_called(module) or module.weight.numel() < SMALL:
-            continue
-        frozen = freeze_chain([ChainLayer(module, f"{name}.weight")])
-        if share_of_zeros(frozen.weights()) >= BREAK_EVEN:
-            module.sparse, found = FrozenChain(frozen), True
-            module.forward = functools.partial(_only, module.sparse)
-    return found
+def replace_linears(model: nn.Module, untraced: str) -> dict[str, str]:
+    """Let the sparse linear layers of a model that cannot be traced run on the kernels, each by itself; why the others do not."""
+    reasons: dict[str, str] = {}
+    for name, module in list(layers(model)):
+        if type(module) is not nn.Linear:
+            known = isinstance(module, nn.Linear | nn.Conv2d)
+            reasons[name] = untraced if known else not_known(module)
+        elif must_be_called(module):
+            reasons[name] = HOOKED
+        else:
+            frozen = freeze_chain([ChainLayer(module, f"{name}.weight")])
+            if large(frozen, reasons) and worthwhile(frozen, reasons):
+                module.sparse = FrozenChain(frozen)
+                module.forward = functools.partial(_only, module.sparse)
+    return reasons
 
 
 def _only(chain: FrozenChain, input: Tensor) -> Tensor:
     return chain(input)[0]
+
+
+def large(frozen: Linears, reasons: dict[str, str]) -> bool:
+    if sum(weight.size for weight in frozen.weights()) >= SMALL:
+        return True
+    reasons |= dict.fromkeys(frozen.names(), "too small to gain from another layout")
+    return False
 
 
 def worthwhile(frozen: Any, reasons: dict[str, str]) -> bool:

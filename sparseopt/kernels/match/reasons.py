@@ -9,6 +9,12 @@ from torch.fx import Graph
 from sparseopt.kernels.match.convs import supported
 from sparseopt.kernels.match.rewrite import must_be_called, tied_modules
 
+HOOKED = "it has hooks, or its weight is made anew at every call"
+
+
+def not_known(module: nn.Module) -> str:
+    return f"the kernels run Linear and Conv2d, not {type(module).__name__}"
+
 
 def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Modules with a weight of their own of two axes or more, by name; '' is the model itself."""
@@ -40,7 +46,7 @@ def reasons_in(modules: Mapping[str, nn.Module], graph: Graph, tied: set[nn.Modu
 
 def _reason(module: nn.Module, calls: int, *, tied: bool) -> str:
     if not isinstance(module, nn.Linear | nn.Conv2d):
-        return f"the kernels run Linear and Conv2d, not {type(module).__name__}"
+        return not_known(module)
     if calls == 0:
         return "its parent does not call it as a module that can be seen in a trace"
     if calls > 1:
@@ -48,7 +54,7 @@ def _reason(module: nn.Module, calls: int, *, tied: bool) -> str:
     if tied:
         return "it shares a parameter with another module"
     if must_be_called(module):
-        return "it has hooks, or its weight is made anew at every call"
+        return HOOKED
     if isinstance(module, nn.Conv2d) and not supported(module):
         return f"the kernels run no convolution with {_unusual(module)}"
     return "what is around it cannot run on the kernels"

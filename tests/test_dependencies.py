@@ -50,6 +50,7 @@ LAB += ["sweep", "reproduce", "speed", "demo", "commands"]
 """The lab's places: each may import those before it."""
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module of the package by its full name."""
     found = {}

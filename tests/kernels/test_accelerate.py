@@ -71,6 +71,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_steps_from_equal_states_agree_within_rounding() -> None:
     """Whole runs drift apart: rounding decides about ReLUs, and which of two equal weights is dropped. Steps do not."""
     dense, accelerated = Training(accelerated=False), Training(accelerated=True)
@@ -88,7 +89,7 @@ def test_the_same_thread_count_gives_the_same_bits(threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         a, b = Training(accelerated=True), Training(accelerated=True)
-        for x, y in batches(10):
+        for x, y in batches(3):
             assert a.step(x, y) == b.step(x, y)
         assert same(a.model, b.model)
     finally:
@@ -211,6 +212,7 @@ def test_mode_dependent_functions_follow_the_mode() -> None:
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf"
 )  # torch's own, at a graph break
+@pytest.mark.slow
 def test_torch_compile_accepts_the_model() -> None:
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 20), nn.Tanh())
     so.accelerate(model, so.sparsify(model, 0.8))

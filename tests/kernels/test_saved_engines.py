@@ -81,6 +81,7 @@ def test_dense_operations_are_saved_with_the_sparse_ones(tmp_path: Path) -> None
         loaded()
 
 
+@pytest.mark.slow
 def test_a_loaded_engine_needs_no_code_of_the_model(tmp_path: Path) -> None:
     engine = compiled(CifarResNet(8, 10, width=0.5))
     engine.save(tmp_path / "engine.safetensors")

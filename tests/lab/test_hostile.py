@@ -212,7 +212,7 @@ def damage(folder: Path, chance: random.Random) -> None:
             path.symlink_to(path.name)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_damaged_folders_do_not_stop_the_report(
     seed: int, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -244,7 +244,12 @@ def test_names_that_command_a_terminal_or_are_no_text(
 
 
 @pytest.mark.parametrize(
-    "argv", [["plot"], ["export"], ["export", "--format", "onnx"], ["report"]], ids=" ".join
+    "argv",
+    [
+        *(pytest.param(["plot"], marks=pytest.mark.slow), ["export"]),
+        *(pytest.param(["export", "--format", "onnx"], marks=pytest.mark.slow), ["report"]),
+    ],
+    ids=" ".join,
 )
 def test_files_go_into_new_folders_and_not_into_what_cannot_be_written(
     argv: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -305,7 +310,10 @@ def test_killed_at_file_operations_it_ends_with_the_same_bits(
     assert outcome(out) == outcome(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("module", "argv"), [("torch", ["--version"]), ("tyro", ["runs"])])
+@pytest.mark.parametrize(
+    ("module", "argv"),
+    [("torch", ["--version"]), pytest.param("tyro", ["runs"], marks=pytest.mark.slow)],
+)
 def test_ctrl_c_while_the_command_loads(module: str, argv: list[str], tmp_path: Path) -> None:
     slow, begun = tmp_path / "modules" / module, tmp_path / "begun"
     slow.mkdir(parents=True)

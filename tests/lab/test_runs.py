@@ -175,6 +175,7 @@ def test_curves_show_every_run_at_every_epoch(folder: Path) -> None:
     assert len(itop.lines) == 2  # the dense run explores nothing
 
 
+@pytest.mark.slow
 def test_plot_writes_png_and_pdf(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [str(folder / name) for name in ("finished", "stopped")]
     assert plot_command.main([*names, "--out", str(tmp_path / "both")]) == 0

@@ -170,6 +170,7 @@ def test_help_lists_the_recipes_and_every_setting(capsys: pytest.CaptureFixture[
         assert option in text, option
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_command_with_130_and_the_way_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sparseopt", "train", *SMALL, "--epochs", "200", "--threads", "1"]
     command += ["--out", str(tmp_path / "run")]

@@ -384,6 +384,7 @@ def test_a_step_without_the_gradient_it_reads_is_refused(
         optimizer.step()
 
 
+@pytest.mark.slow
 def test_the_compiler_keeps_its_graphs_when_the_masks_move(
     build: Callable[..., Network], train: Callable[..., None]
 ) -> None:

@@ -109,7 +109,10 @@ def write(state: Mapping[str, Tensor], masks: Mapping[str, Tensor], path: str | 
             continue
         mask = masks[name].cpu()
         if bool((tensor[~mask] != 0).any()):
-            raise ValueError(f"{name!r} is not zero outside its mask; call topology.apply() before saving")
+            raise ValueError(
+                f"{name!r} is not zero outside its mask; call topology.apply() before saving. A copy or an average, which that "
+                "does not reach, is saved with a topology of its own: sparsify(model, masks='nonzero')"
+            )
         tensors[name + VALUES], tensors[name + MASK] = tensor[mask].contiguous(), pack(mask)
     missing = sorted(set(masks) - set(state))
     if missing:

@@ -10,7 +10,3 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start: the b
 torch.set_num_threads(1)
 settings.register_profile("sparseopt", deadline=None, derandomize=True)
 settings.load_profile("sparseopt")
-
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell that runs the suite in its background has Ctrl-C ignored, and processes that tests start inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)

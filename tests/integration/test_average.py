@@ -95,19 +95,17 @@ def test_it_is_the_exponential_average() -> None:
 def test_what_cannot_be_averaged_is_refused() -> None:
     model, other = network(), network()
     topology = so.sparsify(model, 0.5)
-    with pytest.raises(ValueError, match=r"the topology is of another model: this one has no 0\.weight"):
+    with pytest.raises(ValueError, match=r"another model.* 0\.weight"):
         so.average(other, topology)
-    with pytest.raises(ValueError, match=r"decay must be in \[0, 1\), got 1"):
+    with pytest.raises(ValueError, match=r"decay .*\[0, 1\).* 1"):
         so.average(model, topology, decay=1)
 
 
 def test_semi_structured_tensors_are_refused_without_cuda() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     topology = so.sparsify(model, masks="2:4")
-    with pytest.raises(
-        ValueError, match="semi-structured tensors run on CUDA devices only, and the model is on cpu"
-    ):
+    with pytest.raises(ValueError, match=r"CUDA.* cpu"):
         so.kernels.to_semi_structured(model, topology)
     dense = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    with pytest.raises(ValueError, match="no Linear layer is 2:4 sparse"):
+    with pytest.raises(ValueError, match="2:4"):
         so.kernels.to_semi_structured(dense, so.sparsify(dense, 0.0))

@@ -280,7 +280,7 @@ def test_where_the_kernels_cannot_help_the_model_is_unchanged(
     assert "not Conv1d" in unchanged(other, so.sparsify(other, 0.5), caplog)
     compiled = torch.compile(nn.Sequential(nn.Linear(4, 4)), backend="eager")
     assert isinstance(compiled, nn.Module)
-    assert "before it is given to torch.compile" in unchanged(compiled, so.sparsify(compiled, 0.5), caplog)
+    assert "torch.compile" in unchanged(compiled, so.sparsify(compiled, 0.5), caplog)
 
     def no_compiler() -> None:
         raise BuildError("no C++ compiler")

@@ -94,7 +94,7 @@ def test_the_engine_is_frozen() -> None:
 def test_batch_norm_without_running_statistics_cannot_be_folded() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False))
     topology = so.sparsify(model, 0.8)
-    with pytest.raises(ValueError, match=r"behind '0\.weight' has no running statistics"):
+    with pytest.raises(ValueError, match=r"'0\.weight'.*running"):
         so.compile_inference(model, topology)
 
 

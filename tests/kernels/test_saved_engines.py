@@ -157,7 +157,7 @@ def test_hostile_files_are_refused(tmp_path: Path, what: str) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), Block())
     compiled(model).save(tmp_path / "engine.safetensors")
     path = rewritten(tmp_path / "engine.safetensors", HOSTILE[what])
-    with pytest.raises(ValueError, match="is not an engine that can run"):
+    with pytest.raises(ValueError, match="not an engine"):
         so.load_engine(path)
 
 

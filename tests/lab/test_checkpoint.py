@@ -115,9 +115,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        UserError, match=r"cannot write .*file\.json: No space left on device; .*give the same command again"
-    ):
+    with pytest.raises(UserError, match=r"file\.json.*No space left on device.*same command"):
         files.write_json(path, {"a": 2})
     assert files.read_json(path) == {"a": 1}
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.json"]

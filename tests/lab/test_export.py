@@ -83,10 +83,10 @@ def test_the_final_network_of_a_run_carries_its_masks(trained: tuple[Path, Summa
     assert all(torch.equal(masks[name], mask) for name, mask in summary.experiment.topology.masks.items())
     state = {name: torch.ones_like(value) for name, value in load_file(folder / "model.safetensors").items()}
     (tmp_path / "wrong.safetensors").write_bytes(dense_file(state, masks))
-    with pytest.raises(ValueError, match="is not zero outside its mask"):
+    with pytest.raises(ValueError, match="outside its mask"):
         read(tmp_path / "wrong.safetensors")
 
 
 def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path)]) == 2
-    assert "is not the folder of a run" in capsys.readouterr().err
+    assert "folder of a run" in capsys.readouterr().err

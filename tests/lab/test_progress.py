@@ -54,7 +54,7 @@ def test_a_resumed_run_says_where_it_goes_on(small: Small) -> None:
     resumed.load_state_dict(state)
     resumed.run([progress(console)])
     assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue().startswith("going on after step 20 of 30\nepoch 3 ")
+    assert console.file.getvalue().splitlines()[0].endswith("step 20 of 30")
 
 
 def test_a_bar_for_a_terminal(small: Small) -> None:

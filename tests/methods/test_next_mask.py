@@ -117,7 +117,7 @@ def test_a_dense_layer_and_an_empty_move_leave_the_mask_alone() -> None:
 
 
 def test_rigl_without_a_gradient_says_so() -> None:
-    with pytest.raises(ValueError, match="RigL reads the dense gradient: next_mask needs grad, got None"):
+    with pytest.raises(ValueError, match=r"RigL .*next_mask .*grad.* None"):
         so.RigL(total_steps=100).next_mask(torch.eye(5).bool(), torch.eye(5), None, 0.5)
 
 
@@ -136,5 +136,5 @@ def test_a_new_method_is_one_score() -> None:
 
 
 def test_a_method_without_a_grow_score_says_what_is_missing() -> None:
-    with pytest.raises(TypeError, match="Method does not say where to grow: override grow_score"):
+    with pytest.raises(TypeError, match=r"Method .*grow_score"):
         so.Method(total_steps=100).next_mask(torch.eye(5).bool(), torch.eye(5), torch.eye(5), 0.5)

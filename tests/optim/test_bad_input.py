@@ -1,5 +1,6 @@
 """Bad input is refused with the value and the remedy, before anything has changed."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_options_are_checked_and_the_topology_stays_free(
 def test_an_optimizer_that_lacks_parameters_is_refused(build: Build) -> None:
     model, topology = build()
     base = torch.optim.SGD([p for name, p in model.named_parameters() if name != "3.weight"], lr=0.1)
-    with pytest.raises(ValueError, match=r"lacks 1 of the topology's 3 parameters: 3.weight; .*exclude="):
+    with pytest.raises(ValueError, match=r"1 of .*3 parameters.*3\.weight.*exclude="):
         so.SparseOpt(base, topology, so.Static())
 
 
@@ -65,7 +66,7 @@ def test_one_optimizer_a_topology(build: Build, train: Callable[..., None]) -> N
     model, topology = build()
     first = so.SparseOpt(sgd(model), topology, so.RigL(total_steps=10, every=1))
     needed = topology.dense_grads.wanted
-    with pytest.raises(ValueError, match="already belongs to a SparseOpt optimizer"):
+    with pytest.raises(ValueError, match=r"already .*SparseOpt"):
         so.SparseOpt(sgd(model), topology, so.Static())
     assert topology.dense_grads.wanted == needed
     train(model, first, 2)
@@ -79,7 +80,7 @@ def test_sparseopt_is_the_outermost_optimizer(build: Build, outer: str) -> None:
     model, topology = build(include="0.weight")
     inner = so.SparseOpt(sgd(model), topology, so.Static())
     others = so.sparsify(model, 0.5, exclude="0.weight")
-    with pytest.raises(TypeError, match=r"SparseOpt must be the outermost"):
+    with pytest.raises(TypeError, match=r"SparseOpt .*outermost"):
         so.HAM(inner) if outer == "ham" else so.SparseOpt(inner, others, so.Static())
 
 
@@ -101,7 +102,7 @@ def test_a_method_that_changes_the_counts_is_refused_and_changes_nothing(build: 
     optimizer = so.SparseOpt(sgd(model), topology, Greedy(total_steps=10, every=1))
     masks = {name: mask.clone() for name, mask in topology.masks.items()}
     model(torch.randn(4, 12)).sum().backward()
-    with pytest.raises(ValueError, match="a method must grow as many weights as it drops"):
+    with pytest.raises(ValueError, match=r"as many .*as it drops"):
         optimizer.step()
     for name, mask in masks.items():
         assert torch.equal(topology.masks[name], mask)
@@ -111,4 +112,4 @@ def test_a_schedule_without_a_single_update_is_told(build: Build, caplog: pytest
     model, topology = build()
     with caplog.at_level("WARNING"):
         so.SparseOpt(sgd(model), topology, so.RigL(total_steps=50))
-    assert "RigL never moves a connection: every=100, but its updates end before step 37.5" in caplog.text
+    assert re.search(r"RigL .*every=100.* 37\.5", caplog.text)

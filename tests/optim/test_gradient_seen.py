@@ -110,7 +110,7 @@ def test_a_step_that_reads_what_was_masked_is_refused(build: Callable[..., Netwo
     optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, so.Static())
     loss_of(model, 1).backward()
     optimizer.method = so.RigL(total_steps=100, every=1)
-    with pytest.raises(RuntimeError, match="RigL reads the gradient of inactive weights"):
+    with pytest.raises(RuntimeError, match=r"RigL .*inactive"):
         optimizer.step()
 
 

@@ -154,7 +154,7 @@ def test_a_closure_passes_through() -> None:
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_negative_strengths_are_refused(option: str, value: float) -> None:
     base = torch.optim.SGD([matrix([1.0])], lr=0.1)
-    with pytest.raises(ValueError, match=f"{option} must be at least 0, got {value}"):
+    with pytest.raises(ValueError, match=f"{option} .*0.*{value}"):
         so.HAM(base, **{option: value})
     assert "ham_alpha" not in base.param_groups[0]
 

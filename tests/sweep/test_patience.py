@@ -60,7 +60,7 @@ def test_optunas_own_errors_are_understood_by_their_cause() -> None:
 
 
 def test_it_does_not_wait_for_ever(clock: list[float]) -> None:
-    with pytest.raises(UserError, match=r"1m00s \(connection refused\); .*the same command goes on"):
+    with pytest.raises(UserError, match=r"1m00s \(connection refused\).*same command"):
         Patience(60.0)(failing(10**6, away))
     assert 60 < clock[0] < 70
 

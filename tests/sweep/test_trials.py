@@ -152,7 +152,7 @@ def test_a_study_shows_its_grid_as_parameters(join: Callable[..., Trials]) -> No
 def test_another_sweep_is_refused_by_what_differs(plan: Any, difference: str, tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'study.db'}")
     Trials.open(database, "it", grid_plan("seed=0,1"))
-    with pytest.raises(UserError, match=r"the study 'it' in sqlite.* is another sweep \((.*)\)") as caught:
+    with pytest.raises(UserError, match=r"'it' in sqlite.* another sweep \((.*)\)") as caught:
         Trials.open(database, "it", plan)
     assert difference in str(caught.value)
 
@@ -160,7 +160,7 @@ def test_another_sweep_is_refused_by_what_differs(plan: Any, difference: str, tm
 def test_another_search_is_refused_and_a_longer_one_goes_on(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'study.db'}")
     Trials.open(database, "it", search_plan("lr=log:0.01:0.5", trials=2))
-    with pytest.raises(UserError, match="the search over lr is another one"):
+    with pytest.raises(UserError, match="search over lr"):
         Trials.open(database, "it", search_plan("lr=log:0.01:0.6", trials=2))
     assert len(Trials.open(database, "it", search_plan("lr=log:0.01:0.5", trials=5)).all()) == 5
 
@@ -168,7 +168,7 @@ def test_another_search_is_refused_and_a_longer_one_goes_on(tmp_path: Path) -> N
 def test_a_study_of_another_program_is_refused(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'study.db'}")
     optuna.create_study(study_name="it", storage=database.storage).ask()
-    with pytest.raises(UserError, match="is no sweep of sparseopt; give another --name"):
+    with pytest.raises(UserError, match=r"no sweep .*--name"):
         Trials.open(database, "it", grid_plan("seed=0"))
 
 

@@ -105,14 +105,14 @@ def test_a_module_of_ones_own_is_registered(caplog: pytest.LogCaptureFixture) ->
         before = so.sparsify(copy.deepcopy(model), 0.5)
     assert list(before.masks) == ["out.weight"]
     assert {each.name: each.why for each in before.left_dense}["mix.left"] == UNKNOWN
-    assert "most of the model stays dense: 48 of its 64 weights" in caplog.text
+    assert "48 of its 64 weights" in caplog.text
     so.register_layer(Mixer, "left")
     so.register_layer(Mixer, "right", neurons_dim=1)
     topology = so.sparsify(model, 0.5)
     assert [topology.layers[f"mix.{side}"].neurons for side in ("left", "right")] == [6, 4]
-    with pytest.raises(ValueError, match="neurons_dim must be 0 or 1, got 2"):
+    with pytest.raises(ValueError, match=r"neurons_dim .*0 or 1.* 2"):
         so.register_layer(Mixer, "left", neurons_dim=2)
-    with pytest.raises(TypeError, match=r"kind must be a subclass of nn\.Module"):
+    with pytest.raises(TypeError, match=r"kind .*nn\.Module"):
         so.register_layer(Mixer(), "left")  # pyright: ignore[reportArgumentType]
 
 
@@ -145,9 +145,7 @@ def test_a_parametrisation_that_fills_zeros_is_refused() -> None:
 def test_pruned_modules_get_the_advice_to_make_it_permanent() -> None:
     model = mlp()
     prune.l1_unstructured(model[0], "weight", 0.5)
-    with pytest.raises(
-        ValueError, match=r"'0.weight' is held by torch.nn.utils.prune: .* prune.remove\(module, 'weight'\)"
-    ):
+    with pytest.raises(ValueError, match=r"'0\.weight' .*prune\.remove\(module, 'weight'\)"):
         so.sparsify(model, 0.9)
     prune.remove(model[0], "weight")
     assert so.sparsify(model, masks="nonzero").sparsity("0.weight") == 0.5
@@ -164,8 +162,8 @@ def test_frozen_and_depthwise_weights_stay_dense_unless_named(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         topology = so.sparsify(make(), 0.5)
     assert list(topology.masks) == ["1.weight", "2.weight"]
-    assert "1 frozen weight stays dense (3.weight)" in caplog.text
-    assert "1 depthwise weight stays dense (0.weight)" in caplog.text
+    assert "1 frozen weight" in caplog.text
+    assert "1 depthwise weight" in caplog.text
     why = {each.name: each.why for each in topology.left_dense}
     assert (why["0.weight"], why["3.weight"], why["1.bias"]) == (DEPTHWISE, FROZEN, VECTOR)
     assert set(so.sparsify(make(), 0.5, include="*").masks) == {f"{i}.weight" for i in range(4)}
@@ -193,7 +191,7 @@ def test_neurons_without_inputs_at_the_start_are_told(caplog: pytest.LogCaptureF
     mask[0] = True
     with caplog.at_level(logging.WARNING):
         topology = so.sparsify(nn.Linear(4, 4), masks={"weight": mask})
-    assert "3 of 4 neurons start without a single input" in caplog.text
+    assert "3 of 4 neurons" in caplog.text
     assert topology.summary().splitlines()[-1].startswith("3 neurons have no input")
 
 
@@ -254,7 +252,7 @@ def test_by_default_only_those_are_corrected(caplog: pytest.LogCaptureFixture) -
         optimizer = so.SparseOpt(sgd, topology, so.Static())
     assert set(optimizer.factors) == {"0.weight"}
     assert torch.equal(optimizer.factors["0.weight"], so.skew_factors(topology)["0.weight"].float())
-    assert "skew correction in 1 of 2 layers" in caplog.text
+    assert "1 of 2 layers" in caplog.text
     assert "not in 3.weight" in caplog.text
     del optimizer
     everywhere = so.SparseOpt(sgd, topology, so.Static(), correction="layer")

@@ -187,18 +187,18 @@ def test_what_is_of_another_kind_is_named(model: Any, masks: Any, message: str) 
 
 
 def test_a_model_without_sparsifiable_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match="no layer that can be sparse; supported are Linear"):
+    with pytest.raises(ValueError, match=r"no layer .*Linear"):
         so.sparsify(nn.Sequential(nn.LayerNorm(4), nn.Embedding(3, 4)), 0.5)
 
 
 def test_a_layer_without_shape_or_storage_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no shape yet: run one batch"):
+    with pytest.raises(ValueError, match="no shape"):
         so.sparsify(nn.LazyLinear(4), 0.5)
-    with pytest.raises(ValueError, match="is on the meta device"):
+    with pytest.raises(ValueError, match="meta device"):
         so.sparsify(nn.Linear(4, 4, device="meta"), 0.5)
     empty = nn.Linear(4, 4)
     empty.weight = nn.Parameter(torch.empty(4, 0))
-    with pytest.raises(ValueError, match=r"'weight' has no weights, shape \(4, 0\): leave it out"):
+    with pytest.raises(ValueError, match=r"'weight' .*\(4, 0\)"):
         so.sparsify(empty, 0.5)
 
 

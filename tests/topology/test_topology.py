@@ -36,7 +36,7 @@ def test_itop_counts_what_was_ever_active() -> None:
 
 def test_replace_holds_the_counts() -> None:
     topology = hand_made()
-    with pytest.raises(ValueError, match="has 12 active weights, not 5, and had 5"):
+    with pytest.raises(ValueError, match=r"12 active weights.* 5"):
         topology.replace({"weight": torch.ones(3, 4).bool()})
     assert topology.active() == int(topology.masks["weight"].sum()) == 5
 
@@ -53,7 +53,7 @@ def test_summary_is_a_table_with_one_row_a_layer() -> None:
 
 
 def test_an_unknown_layer_is_named() -> None:
-    with pytest.raises(KeyError, match="no sparse layer named 'fc'; the layers are weight"):
+    with pytest.raises(KeyError, match=r"'fc'.* weight"):
         hand_made().fan_in("fc")
 
 
@@ -95,7 +95,7 @@ def test_the_state_of_another_network_is_refused(other: nn.Module, message: str)
 
 def test_the_state_of_another_sparsity_is_refused() -> None:
     here = so.sparsify(nn.Linear(30, 20), 0.8)
-    with pytest.raises(ValueError, match="has 60 active weights in the state, 120 here"):
+    with pytest.raises(ValueError, match=r"60 active weights.* 120"):
         here.load_state_dict(so.sparsify(nn.Linear(30, 20), 0.9).state_dict())
     with pytest.raises(ValueError, match="format None"):
         here.load_state_dict({})

@@ -8,5 +8,8 @@ from hypothesis import settings
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start: the bits of a sum depend on it
 torch.set_num_threads(1)
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # shells start jobs in their background with Ctrl-C ignored
 settings.register_profile("sparseopt", deadline=None, derandomize=True)
 settings.load_profile("sparseopt")

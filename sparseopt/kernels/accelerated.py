@@ -8,7 +8,7 @@ least, single layers.
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -122,10 +122,11 @@ def summary(model: nn.Module) -> str:
     4  Bilinear  dense: the kernels run Linear and Conv2d, not Bilinear
     """
     shared = next((forward.shared for forward in forwards(model)), None)
-    return _table(model, {} if shared is None else shared.reasons)
+    return _table(model, shared)
 
 
-def _table(model: nn.Module, reasons: Mapping[nn.Module, str | None]) -> str:
+def _table(model: nn.Module, shared: "Acceleration | None") -> str:
+    reasons = {} if shared is None else shared.reasons
     rows = [
         (
             name or type(model).__name__,
@@ -201,7 +202,7 @@ def install(
         )
     else:
         logger.info("accelerated %s", shared)
-    for line in _table(model, shared.reasons).splitlines():
+    for line in _table(model, shared).splitlines():
         logger.info("  %s", line)
     return model
 

@@ -31,7 +31,7 @@ function addKeys(table) {
   [...table.tBodies[0].rows].forEach((row, group) => row.cells[0].prepend(lineKey(group)));
 }
 
-// A table that does not fit becomes a list of rows; each cell then needs the heading of its column.
+// In a list of rows each cell needs the heading of its column.
 function labelCells(table) {
   const headings = [...table.tHead.rows[0].cells].map((heading) => heading.textContent);
   for (const row of table.tBodies[0].rows) {
@@ -39,8 +39,13 @@ function labelCells(table) {
   }
 }
 
+// A table that does not fit gets narrower headings; where that is not enough, it becomes a list of rows.
 function fitTable(region) {
   const table = region.querySelector("table");
-  table.classList.remove("stacked");
-  table.classList.toggle("stacked", region.scrollWidth > region.clientWidth + 1);
+  const fits = () => region.scrollWidth <= region.clientWidth + 1;
+  table.classList.remove("compact", "stacked");
+  if (fits()) return;
+  table.classList.add("compact");
+  if (fits()) return;
+  table.classList.replace("compact", "stacked");
 }

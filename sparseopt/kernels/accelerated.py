@@ -49,7 +49,7 @@ Model = TypeVar("Model", bound=nn.Module)
 Accept = Callable[[SparsePiece], bool]
 
 CHANGES = 3  # of attributes that a module's Python reads, after which it is no longer traced
-KEPT_PROGRAMS = 8  # combinations of modes whose programs are kept
+KEPT_PROGRAMS = 8  # combinations of modes whose programs are cached
 
 COMPILED = "it is compiled: accelerate the model before it is given to torch.compile"
 SCRIPTED = "it is a TorchScript module: accelerate the model before it is scripted"

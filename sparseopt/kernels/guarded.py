@@ -24,7 +24,7 @@ SparsePiece = SparseRegion | SparseChain
 Size = tuple[int, int]
 Weights = list[tuple[str, Tensor]]
 
-KEPT_SIZES = 64  # sizes of images whose answer is remembered
+KEPT_SIZES = 64  # image sizes whose answer is cached
 
 
 class GuardedPiece(nn.Module):
@@ -96,7 +96,7 @@ class GuardedPiece(nn.Module):
         return self._sizes[sizes]
 
     def _zero_outside_masks(self, weights: Weights) -> bool:
-        """The kernels take no notice of weights outside the masks: they must be zero, as they are unless somebody else wrote."""
+        """The kernels ignore weights outside the masks: they must be zero, and are unless other code has written to them."""
         outside = [name for name, weight in weights if self._has_weights_outside(name, weight)]
         for name in outside:
             if name not in self._told:

@@ -1,13 +1,13 @@
-"""What the optimizer and a backward pass tell each other about the gradient of inactive weights.
+"""State shared by the optimizer and the backward pass: is the gradient of inactive weights needed, and where is it?
 
 Most steps have no use for it. Some do (RigL's updates, the paper's clipping), and the optimizer says so before the backward
 pass: `wanted`. Then whoever computes the gradient of a layer delivers all of it:
 
 - On dense storage it simply is `parameter.grad`, which at all other steps is zero outside the mask as soon as it is there.
 - On packed storage `parameter.grad` has the active entries alone. The dense gradient is given here, once for every backward
-  pass, as a function that computes it: the step calls it, uses the result for one layer at a time and forgets it.
+  pass, as a function that computes it: the step calls it, uses the result for one layer at a time and frees it.
 
-What was given and not taken is forgotten by `zero_grad` and by the step.
+What was given and not taken is cleared by `zero_grad` and by the step.
 """
 
 import itertools

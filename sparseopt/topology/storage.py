@@ -126,7 +126,7 @@ class Packed:
 
     @property
     def mask(self) -> Tensor:
-        """Made when somebody asks for it."""
+        """Computed from the index at every access; not cached."""
         mask = torch.zeros(self.layer.size, dtype=torch.bool, device=self.index.device)
         return mask.index_fill_(0, self.index.long(), True).view(self.layer.shape)
 

@@ -121,6 +121,49 @@ def test_a_study_that_all_open_at_once_has_every_point_once(storage: str) -> Non
     assert len(runs) == len(set(runs)) == 12
 
 
+def claim_all(url: str, name: str, start: Any, worker: str, claimed: Any) -> None:
+    database = Database(url)
+    trials = Trials(database, name, grid_plan("seed=0,1,2,3", "correction=none,layer,global"))
+    start.wait()
+    while claim := database.patience(lambda: trials.claim(worker, "machine")):
+        trials.complete(claim, {1: 0.5}, seconds=1.0)
+        claimed.put((claim.trial_id, worker))
+
+
+def test_trials_that_many_claim_at_once_are_each_claimed_by_one(storage: str) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sparseopt.lab.sweep"])
+    name, start, claimed = f"study {secrets.token_hex(4)}", context.Event(), context.SimpleQueue()
+    database = Database(storage)
+    trials = Trials.open(database, name, grid_plan("seed=0,1,2,3", "correction=none,layer,global"))
+    processes = [
+        context.Process(target=claim_all, args=(storage, name, start, f"worker {each}", claimed))
+        for each in range(4)
+    ]
+    for process in processes:
+        process.start()
+    start.set()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    owners = [claimed.get() for _ in range(12)]
+    assert claimed.empty()
+    assert sorted(owners) == sorted((each._trial_id, each.user_attrs["worker"]) for each in trials.all())
+    database.close()
+
+
+def test_who_gave_a_trial_back_is_not_taken_for_the_owner_while_the_next_one_claims_it(
+    join: Callable[..., Trials],
+) -> None:
+    trials = join(grid_plan("seed=0"))
+    first = trials.claim("a", "machine")
+    assert first is not None
+    trials.give_back(first.trial_id, "a")
+    trials.storage.set_trial_state_values(first.trial_id, TrialState.RUNNING)  # the first half of a claim
+    with pytest.raises(Lost):
+        trials.beat(first, 1, {})
+
+
 def test_a_bigger_grid_adds_what_is_missing_and_a_smaller_one_works_on_its_own(
     join: Callable[..., Trials],
 ) -> None:

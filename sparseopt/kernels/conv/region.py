@@ -18,7 +18,7 @@ from sparseopt.kernels.native.images import check_image
 from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.topology import Topology
 
-KEPT_WIDTHS = 8  # image widths for which index lists are kept; those made first make way
+KEPT_WIDTHS = 8  # image widths for which index lists are cached; the oldest are evicted first
 EVALUATION_SAMPLES = 64  # without gradients the batch passes in shares of this size, which stay in the cache
 
 

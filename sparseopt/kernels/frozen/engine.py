@@ -12,7 +12,8 @@ from torch.fx import GraphModule
 
 from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.region import FrozenRegion
-from sparseopt.kernels.frozen.saved import Saved, Unsaved, read, write
+from sparseopt.kernels.frozen.saved import Saved, read
+from sparseopt.kernels.frozen.writing import Unsaved, write
 from sparseopt.kernels.native.build import operators
 
 

@@ -17,7 +17,7 @@ class Replacement:
 
 
 def must_be_called(module: nn.Module) -> bool:
-    """Does its class not say what a module does? Somebody listens to it, or its weight is made anew at every call."""
+    """True if the class does not say all that a call does: hooks, a `forward` of the instance, a computed weight."""
     made = isinstance(module, nn.Linear | nn.Conv2d) and weight_parameter(module) is None
     return made or has_own_forward(module) or has_hooks(module)
 
@@ -46,7 +46,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def has_own_forward(module: nn.Module) -> bool:
-    """Has somebody given this very module another `forward` than its class's?"""
+    """True if this instance has a `forward` other than its class's, and it is none of ours."""
     forward = module.__dict__.get("forward")
     if forward is None or isinstance(forward, Replacement):
         return False

@@ -1,4 +1,4 @@
-"""What a trace of a model relies on, by which one can tell whether the model is still the one that was traced."""
+"""What a trace of a model relies on: if any of it changes, the trace is stale."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ class Structure:
         self._children = [dict(module._modules) for module in self._modules]
         self._parameters = [
             list(module._parameters.values()) for module in self._modules
-        ]  # kept: ids are of the living
+        ]  # referenced, so that no id below is reused
         self._kinds = self._kinds_now()
 
     def holds(self) -> bool:

@@ -1,7 +1,7 @@
 """Traces of modules that hold for every call, or a sentence that says why there is none.
 
 The tracer enters modules whose Python is known to do the same at every call (see `python.py`) and calls all others as they are
-written: those that somebody listens to, those with Python of their own that cannot be proven, those that torch.fx cannot follow,
+written: those with hooks, those with Python of their own that cannot be proven, those that torch.fx cannot follow,
 those that make tensors out of nothing on the way. What the trace relies on is in its `guards`.
 """
 

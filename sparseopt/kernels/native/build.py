@@ -88,7 +88,7 @@ def library(level: str) -> int:
 
 
 def _in_folder(folder: Folder, command: list[str], level: str, name: str) -> int:
-    found = folder.open(name)  # somebody else may have built it meanwhile
+    found = folder.open(name)  # another process may have built it meanwhile
     if found is not None:
         return found
     folder.write(name, _compiled(tuple(command), level))

@@ -1,4 +1,4 @@
-"""Where compiled libraries are kept, and why nobody else can put one there.
+"""The cache of compiled libraries, and why no other user can put one there.
 
 A library runs as the user who loads it. So it is loaded only if it and its folder belong to that user, or to root, and nobody
 else can write to them; what was opened and checked is what is loaded, by its file descriptor, so that nothing can take its place
@@ -33,7 +33,7 @@ def cache_root() -> Path:
 
 
 class Untrusted(OSError):
-    """Somebody else could have written this."""
+    """Another user could have written this."""
 
 
 class Folder:

@@ -45,7 +45,7 @@ def run_configs(
     done goes on from its checkpoint, and a run whose folder is complete counts as done, whoever trained it. `workers`
     processes share the work here, and with whoever calls this on the same study elsewhere. A run that diverges is
     logged, and returned like the others: its `state` tells. UserError if a run could not be trained; with the exit code
-    130 if somebody asked to stop. The same call goes on.
+    130 if a stop was requested. The same call goes on.
 
     Workers are new processes that import the main module: a script that calls this does so under
     `if __name__ == "__main__":`.

@@ -30,7 +30,7 @@ class SweepOutcome:
 
 
 def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_AFTER) -> SweepOutcome:
-    """Work on the study until all trials of the plan have ended, or somebody asks to stop."""
+    """Work on the study until all trials of the plan have ended, or a stop is requested."""
     job.database.require()
     trials = job.database.patience(lambda: Trials.open(job.database, job.name, job.plan))
     conductor = _Conductor(job, trials, Watch(dead_after, job.machine, job.in_use))
@@ -56,20 +56,20 @@ def conduct(job: Job, workers: int, console: Console, dead_after: float = DEAD_A
 
 
 class _Conductor:
-    """Looks at the study, and puts back what dead workers have left."""
+    """Polls the study, and releases the trials of dead workers."""
 
     def __init__(self, job: Job, trials: Trials, watch: Watch) -> None:
         self._job, self._trials, self._watch = job, trials, watch
         self._patience = job.database.patience
         self.seen: list[FrozenTrial] = []
-        """The trials at the last look."""
+        """The trials at the last poll."""
 
     @property
     def progress(self) -> SweepProgress:
         return SweepProgress.of(self.seen, [self._job.plan.epochs(trial) for trial in self.seen])
 
     def poll(self) -> SweepProgress:
-        """How far everything is; what workers anywhere have left when they died is given back."""
+        """How far everything is; trials of workers that have died, on whatever machine, are released."""
         outages = self._patience.outages
         self.seen = self._patience(self._trials.all)
         for trial in self._watch.poll(self.seen, outage=self._patience.outages > outages):
@@ -77,7 +77,7 @@ class _Conductor:
         return self.progress
 
     def left(self, worker: str, died: bool) -> bool:
-        """One of our own workers is gone: nobody needs to wait for its heartbeat."""
+        """One of our own workers has ended: its trial is released without waiting for its heartbeat to expire."""
         held = self._patience(lambda: self._trials.held_by(worker))
         for trial in held:
             if died:

@@ -1,4 +1,4 @@
-"""The workers of one command: started, listened to, replaced when they die, stopped together."""
+"""The worker processes of one command: started, supervised, replaced when they die, stopped together."""
 
 import contextlib
 import logging
@@ -21,11 +21,11 @@ from sparseopt.lab.training.place import Place
 
 log = logging.getLogger(__name__)
 
-ORDERLY = (0, INTERRUPTED, CANNOT_WORK, -signal.SIGTERM)  # the last: told to stop while it was starting
+ORDERLY = (0, INTERRUPTED, CANNOT_WORK, -signal.SIGTERM)  # the last: asked to stop while it was starting
 MOST_STILLBORN = 3
 
 Left = Callable[[str, bool], bool]
-"""Told of a worker that is gone, and whether it died: gives back its trial; did it have one?"""
+"""Called with the name of a worker that has ended, and whether it died: releases its trial, and returns whether it had one."""
 
 
 @dataclass

@@ -1,9 +1,8 @@
 """Where a study lives: a SQLite file for one machine, PostgreSQL for many. Nothing but the study is kept there.
 
-What Optuna's storage cannot do in one step (look, decide, write) is done by one process at a time: `exclusive` is a
+What Optuna's storage cannot do in one step (read, decide, write) is done by one process at a time: `exclusive` is a
 lock that the system takes back from whoever dies with it, the lock of a file here and an advisory lock in PostgreSQL, one
-for each study. Heartbeats take no lock.
-A worker holds no connection while it trains.
+for each study. Heartbeats take none, and claims none in PostgreSQL (`trials`). A worker holds no connection while it trains.
 """
 
 import contextlib
@@ -58,6 +57,11 @@ class Database:
                 return RDBStorage(url, engine_kwargs=self._engine_options)
             except RuntimeError as error:  # the tables are those of another version of Optuna
                 raise UserError(f"the database {self} cannot be used: {error}") from error
+
+    @property
+    def locks_rows(self) -> bool:
+        """Does it know SELECT ... FOR UPDATE, by which Optuna's compare-and-set of a trial's state is one step?"""
+        return self.url.get_backend_name() != "sqlite"
 
     def require(self) -> None:
         """Refuse a database that cannot be reached now: at the beginning, it is rather a wrong URL than an outage."""

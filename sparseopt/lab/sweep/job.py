@@ -1,4 +1,4 @@
-"""What every worker of a command is told."""
+"""The settings that all workers of a command share."""
 
 import socket
 from dataclasses import dataclass
@@ -36,7 +36,9 @@ class Job:
 
     @property
     def machine(self) -> str:
-        """This machine, since it was booted, and this folder: for who shares both, locks of runs tell which worker lives.
+        """Identifies this machine since its boot, and this folder.
+
+        Processes that share both see by the lock of a run whether its worker is alive.
 
         A machine is known by its kernel, which its containers share.
         """

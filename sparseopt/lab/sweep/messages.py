@@ -1,4 +1,4 @@
-"""What workers tell the process that started them: each through a pipe of its own, which nobody can leave locked."""
+"""Messages from workers to the process that started them, each through its own pipe: a dead worker leaves no lock taken."""
 
 import contextlib
 import logging

@@ -40,11 +40,11 @@ class Patience:
         self.outages = 0
         """How many times it was away."""
         self.stop = StopRequest()
-        """Whoever works with the database stops between two questions to it, never within one."""
+        """A stop takes effect between two calls to the database, never within one."""
 
     @property
     def limit(self) -> float:
-        """Who has been asked to stop waits no longer than the person does."""
+        """Once a stop is requested, it is shorter."""
         return min(self.seconds, WHILE_STOPPING) if self.stop.made else self.seconds
 
     def __call__(self, action: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import optuna
 from optuna.distributions import (
@@ -37,6 +37,8 @@ class Plan(ABC):
 
     definition: Definition
     """What must be the same for all who join."""
+    chooses: ClassVar[bool]
+    """Does the configuration of a trial depend on what the others have shown?"""
 
     @abstractmethod
     def missing(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
@@ -70,6 +72,7 @@ class Runs(Plan):
     """The settings in which they differ."""
     retry_failed: bool = False
     """Try those again that failed."""
+    chooses: ClassVar[bool] = False
 
     @classmethod
     def of(
@@ -132,6 +135,7 @@ class Search(Plan):
     space: Space
     trials: int
     definition: Definition
+    chooses: ClassVar[bool] = True
 
     def missing(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         return [optuna.trial.create_trial(state=TrialState.WAITING)] * max(0, self.trials - len(trials))

@@ -49,7 +49,7 @@ class SweepProgress:
 
 
 class SweepSpeed:
-    """Epochs a second since somebody began to look, by all workers together."""
+    """Epochs a second of all workers together, since the display began."""
 
     def __init__(self, first: SweepProgress) -> None:
         self._first, self._since = first, time.monotonic()

@@ -1,7 +1,7 @@
-"""The sign of life of a worker while it trains, and what it reports by the way.
+"""The heartbeat of a worker while it trains, and the accuracies it reports with it.
 
 Training never waits for the database: a thread raises the heartbeat and hands in the accuracies; while the database is away,
-they are kept for later.
+they are queued.
 """
 
 import logging
@@ -41,7 +41,7 @@ class Pulse(Observer):
         self._thread.join()
 
     def started(self, trainer: Trainer) -> None:
-        if self._stop.made:  # while the run was being prepared; from here on, training itself listens
+        if self._stop.made:  # while the run was being prepared; from here on, training handles signals itself
             raise KeyboardInterrupt
         for row in trainer.rows:  # of a run that goes on, perhaps begun elsewhere
             self._accuracies[row["epoch"]] = row["test_accuracy"]

@@ -5,14 +5,18 @@ or dies, runs again from its checkpoint, and is complete once. While it runs it 
 heartbeat, a number that the worker raises every few seconds. A worker that finds another name on its trial has been
 taken for dead, and lets go.
 
-Every change of hands happens in the study's exclusive block (a heartbeat is none), and each method can be called again if its
-answer was lost.
+A claim is Optuna's compare-and-set: of all who set a waiting trial to running, one succeeds. A heartbeat takes no lock. What
+must read, decide and write as one step (to end a trial, or to release it) holds the lock of the study. Each method can be called
+again if its answer was lost.
 """
 
+import random
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -36,12 +40,12 @@ WAITING, RUNNING, COMPLETE, FAIL = (
 
 
 class Lost(Exception):
-    """The trial belongs to another worker now."""
+    """The trial has another owner now."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A trial that is a worker's own."""
+    """A trial and its owner."""
 
     trial_id: int
     config: Config
@@ -77,20 +81,43 @@ class Trials:
         return self.plan.mine(self.study.get_trials(deepcopy=False))
 
     def claim(self, worker: str, machine: str, refused: Iterable[int] = ()) -> Claim | None:
-        """Become the one who works on the first trial that waits; None if there is none but `refused` ones."""
+        """Become the owner of the first trial that waits; None if there is none but `refused` ones."""
         refused = set(refused)
-        with self.database.exclusive(self.name):
-            for trial in self.all():
-                waiting = trial.state == WAITING and trial._trial_id not in refused
+        try:
+            trials = self.all()
+            for trial in trials:
                 # A worker asks when it has no trial: one that bears its name is the answer that got lost.
-                lost_answer = trial.state == RUNNING and trial.user_attrs.get(WORKER) == worker
-                if (waiting or lost_answer) and (claim := self._hand(trial, worker, machine)):
-                    return claim
+                if trial.state == RUNNING and trial.user_attrs.get(WORKER) == worker:
+                    return self._hand(trial, worker, machine)
+            waiting = [each for each in trials if each.state == WAITING and each._trial_id not in refused]
+            return self._claim_one_of(waiting, worker, machine)
+        finally:
+            self.database.close()
+
+    def _claim_one_of(self, waiting: list[FrozenTrial], worker: str, machine: str) -> Claim | None:
+        """The first, if no other worker is faster; else one of the next two, four, ...: many who start at once spread out."""
+        draw, window = random.Random(worker), 1
+        while waiting:
+            trial = waiting.pop(draw.randrange(min(window, len(waiting))))
+            if not self._set_running(trial._trial_id):
+                window *= 2
+            elif claim := self._hand(trial, worker, machine):
+                return claim
         return None
+
+    def _set_running(self, trial_id: int) -> bool:
+        """Compare and set: False if the trial does not wait any more."""
+        # Optuna locks the row between the two, where the database has locks of rows; SQLite has none.
+        alone = nullcontext() if self.database.locks_rows else self.database.exclusive(self.name)
+        with alone:
+            try:
+                return self.storage.set_trial_state_values(trial_id, RUNNING)
+            except UpdateFinishedTrialError:
+                return False
 
     def beat(self, claim: Claim, number: int, accuracies: Mapping[int, float]) -> None:
         """Show that the worker is alive, and the test accuracy of epochs; Lost if the trial is not its own any more."""
-        # Without the lock, which 200 workers would queue for. A worker that was taken for dead a moment ago may still write one
+        # Without the lock, which all workers would queue for. A worker that was taken for dead a moment ago may still write one
         # beat, or an accuracy of the same run, on a trial that is another's by now; its next beat finds that out.
         try:
             trial = self._own(claim)
@@ -117,13 +144,13 @@ class Trials:
                 self._fail(claim.trial_id, reason)
 
     def give_back(self, trial_id: int, worker: str) -> None:
-        """Let another worker go on with what is this worker's."""
+        """Release a trial that this worker owns, for another one to go on with."""
         with self.database.exclusive(self.name):
             if self._is(trial_id, worker, RUNNING):
-                self.storage.set_trial_state_values(trial_id, WAITING)
+                self._release(trial_id)
 
     def held_by(self, worker: str) -> list[FrozenTrial]:
-        """What a worker works on, or has left behind."""
+        """The running trials that a worker owns."""
         return [
             each for each in self.all() if each.state == RUNNING and each.user_attrs.get(WORKER) == worker
         ]
@@ -144,20 +171,31 @@ class Trials:
             if count >= MOST_DEATHS:
                 self._fail(trial._trial_id, f"{count} workers have died at it, one after the other")
             else:
-                self.storage.set_trial_state_values(trial._trial_id, WAITING)
+                self._release(trial._trial_id)
             return True
 
+    def _release(self, trial_id: int) -> None:
+        """Without an owner first: whoever had it must not find its name on a trial that the next one is claiming."""
+        self.storage.set_trial_user_attr(trial_id, WORKER, "")
+        self.storage.set_trial_state_values(trial_id, WAITING)
+
     def _hand(self, trial: FrozenTrial, worker: str, machine: str) -> Claim | None:
-        """Make the trial the worker's; None if what was chosen for it cannot be trained."""
-        for key, value in {WORKER: worker, MACHINE: machine, BEAT: 0}.items():
+        """Write the owner on a trial that has just been set to running; None if what was chosen for it cannot be trained.
+
+        A worker that dies in between leaves a trial without an owner, whose heartbeat stands still like a dead one's.
+        """
+        for key, value in {BEAT: 0, MACHINE: machine, WORKER: worker}.items():
             self.storage.set_trial_user_attr(trial._trial_id, key, value)
-        self.storage.set_trial_state_values(trial._trial_id, RUNNING)
+        # A search chooses by what the other trials show: one at a time.
+        choosing = self.database.exclusive(self.name) if self.plan.chooses else nullcontext()
         try:
-            config = self.plan.config(self.study, trial)
+            with choosing:
+                config = self.plan.config(self.study, trial)
         except UserError as error:
             self._fail(trial._trial_id, str(error))
             return None
-        self.storage.set_trial_user_attr(trial._trial_id, RUN, config.run_name)
+        if trial.user_attrs.get(RUN) != config.run_name:
+            self.storage.set_trial_user_attr(trial._trial_id, RUN, config.run_name)
         return Claim(trial._trial_id, config, worker)
 
     def _is(self, trial_id: int, worker: str, state: TrialState) -> bool:
@@ -182,7 +220,7 @@ class Trials:
 
 
 def vital_signs(trial: FrozenTrial) -> tuple[str, int]:
-    """What changes as long as somebody works on a trial."""
+    """What changes while a worker is alive: the owner, and its heartbeat."""
     return trial.user_attrs.get(WORKER, ""), trial.user_attrs.get(BEAT, 0)
 
 

@@ -2,7 +2,7 @@
 
 No clock is compared with another one's. A watch only trusts what it has seen itself without a gap: after an outage of the
 database, or of its own machine, it begins anew, because the others may not have been able to show that they live. Where
-worker and watch share a kernel and a folder, the lock on the run tells the same at once.
+worker and watch share a kernel and a folder, the lock of the run shows the same at once.
 """
 
 import time
@@ -32,7 +32,7 @@ class Watch:
         self._last_poll = clock()
 
     def poll(self, trials: Sequence[FrozenTrial], *, outage: bool = False) -> list[FrozenTrial]:
-        """The running trials whose workers are dead; `outage`: the database was away since the last look."""
+        """The running trials whose workers are dead; `outage`: the database was away since the last poll."""
         now = self._clock()
         gap = now - self._last_poll > self._dead_after / 2
         seen = {} if outage or gap else self._since

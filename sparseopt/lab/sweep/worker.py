@@ -33,7 +33,7 @@ LONG = 60.0
 
 
 def work(job: Job, token: str, pipe: Connection) -> None:
-    """The life of a worker process: its exit code is 0 if nothing is left to do, 130 if it was told to stop."""
+    """The main function of a worker process: its exit code is 0 if nothing is left to do, 130 if it was asked to stop."""
     os.setpgrp()  # Ctrl-C is for the parent, which lets every worker save and stop
     sender = Sender(pipe)
     logging.basicConfig(handlers=[sender], level=logging.WARNING, format="%(message)s", force=True)
@@ -60,7 +60,7 @@ class Worker:
         self.refused: set[int] = set()
         """Trials that cannot be trained here, and wait for another worker, or for the cause to be removed."""
         self.occupied: set[int] = set()
-        """Trials whose folders somebody outside the study was writing when we tried; they come last."""
+        """Trials whose run is locked by a process outside the study; they are tried last."""
 
     def run(self) -> None:
         """Work until every trial has ended or is refused; while others work on the last ones, be ready to take over."""
@@ -83,7 +83,7 @@ class Worker:
         return first or self.trials.claim(self.name, self.job.machine, self.refused)
 
     def _take_up(self, claim: Claim) -> None:
-        """Train, and tell the study what came of it; whatever happens, the trial does not stay behind."""
+        """Train, and record the result in the study; whatever happens, the trial does not stay claimed."""
         try:
             self._train(claim)
         except Lost:
@@ -157,7 +157,7 @@ class Worker:
         self.sender.send(Refused(claim.config.run_name, reason))
 
     def _stop_at(self, claim: Claim) -> NoReturn:
-        """The run is saved; if the database is away as well, others will see that nobody works on it."""
+        """The run is saved. If the database is away as well, its trial is released when the heartbeat has expired."""
         self.stop.made = True
         try:
             self._give_back(claim)
@@ -167,7 +167,7 @@ class Worker:
 
 
 def _stop_with_parent() -> None:
-    """Whoever started the worker is gone: save and stop, as if it had said so."""
+    """Stop as on SIGTERM when the process that started this worker has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)  # a person at the keyboard, and a clu
 
 
 class StopRequest:
-    """Has somebody asked to stop? True from the first signal on; a second one interrupts at once."""
+    """`made` is True from the first signal on; a second signal interrupts at once."""
 
     def __init__(self) -> None:
         self.made = False

@@ -25,7 +25,7 @@ DENSE: Row = {
 def new_trace(experiment: Experiment) -> Tensor:
     """Room for loss, correct answers and gradient norm of every step of an epoch, on the device.
 
-    The steps write into it without waiting for the device; it is read when somebody wants to see the numbers.
+    The steps write into it without waiting for the device; it is read when the numbers are shown.
     """
     return torch.full((3, experiment.data.steps_per_epoch), math.nan, device=experiment.device)
 

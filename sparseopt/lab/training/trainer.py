@@ -47,7 +47,7 @@ class Observer:
 
 
 class Trainer:
-    """Trains an experiment from its position to the end, telling its observers in their order."""
+    """Trains an experiment from its position to the end, and notifies its observers in their order."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment

@@ -1,6 +1,7 @@
 """Settings as a command line spells them: `0.9`, `rigl`, `none`, `yes`, `64x32`, each read as its field of `Config` wants it."""
 
 import types
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sparseopt.lab.config.recipes import Config
@@ -19,6 +20,20 @@ def setting_named(text: str, option: str) -> str:
         return name
     meant = near(name, KINDS) or f"; the settings are {', '.join(KINDS)}"
     raise UserError(f"{option} {text}: there is no setting {text!r}{meant}")
+
+
+def settings_given(options: Sequence[str], option: str, what: str, example: str) -> Iterator[tuple[str, str]]:
+    """The setting and the text of each NAME=TEXT; refused where one is none, or names a setting again."""
+    seen: set[str] = set()
+    for each in options:
+        key, equals, text = each.partition("=")
+        if not equals:
+            raise UserError(f"{option} {each}: write a setting and its {what}, such as {example}")
+        name = setting_named(key, option)
+        if name in seen:
+            raise UserError(f"{option} {name} is given twice; write it once, with all its {what}")
+        seen.add(name)
+        yield name, text
 
 
 def value_of(name: str, text: str, option: str) -> Any:

@@ -1,4 +1,10 @@
-"""Jobs on worker processes of one thread each: for networks this small, two processes beat two threads."""
+"""Jobs on a pool of processes of one thread each: for networks this small, two processes beat two threads.
+
+This is the standard library's pool, and on purpose not `run_configs`, the runner of sweeps, which keeps a study in a database,
+heartbeats and two checkpoints a run, so that work of hours survives whatever happens to it. The demo's 111 trainings take two
+seconds each and begin anew with the next demo; their checkpoints would take 1.5 GB (14 MB a run), and the curves of act 3 need
+the loss of every step, which a run's folder does not hold. Act 2's analyses are no runs at all.
+"""
 
 import multiprocessing
 import signal

@@ -2,7 +2,7 @@
 
 What Optuna's storage cannot do in one step (read, decide, write) is done by one process at a time: `exclusive` is a
 lock that the system takes back from whoever dies with it, the lock of a file here and an advisory lock in PostgreSQL, one
-for each study. Heartbeats take none, and claims none in PostgreSQL (`trials`). A worker holds no connection while it trains.
+for each study. What happens often takes none (`trials`). A worker holds no connection while it trains.
 """
 
 import contextlib

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparseopt.lab.config.recipes import Config
-from sparseopt.lab.config.values import setting_named, spelled, value_of
+from sparseopt.lab.config.values import settings_given, spelled, value_of
 from sparseopt.lab.errors import UserError
 
 OPTION = "--grid"
@@ -20,16 +20,8 @@ def read_grid(options: Sequence[str]) -> GridValues:
     >>> read_grid(["sparsity=0.9,0.95", "ham=no,yes"])
     {'sparsity': (0.9, 0.95), 'ham': (False, True)}
     """
-    grid: GridValues = {}
-    for option in options:
-        key, equals, text = option.partition("=")
-        if not equals:
-            raise UserError(f"{OPTION} {option}: write a setting and its values, such as sparsity=0.9,0.95")
-        name = setting_named(key, OPTION)
-        if name in grid:
-            raise UserError(f"{OPTION} {name} is given twice; put all its values into one: {name}=A,B,...")
-        grid[name] = _values(name, text)
-    return grid
+    given = settings_given(options, OPTION, "values", "sparsity=0.9,0.95")
+    return {name: _values(name, text) for name, text in given}
 
 
 def points(base: Config, grid: GridValues) -> list[Config]:

@@ -18,7 +18,7 @@ from optuna.distributions import (
 )
 from optuna.trial import Trial
 
-from sparseopt.lab.config.values import KINDS, options_of, setting_named, spelled, value_of
+from sparseopt.lab.config.values import KINDS, options_of, settings_given, spelled, value_of
 from sparseopt.lab.errors import UserError
 
 OPTION = "--search"
@@ -33,16 +33,8 @@ def read_space(options: Sequence[str]) -> Space:
     >>> read_space(["lr=log:0.01:0.5", "every=uniform:10:100"])["every"]
     IntDistribution(high=100, log=False, low=10, step=1)
     """
-    space: Space = {}
-    for option in options:
-        key, equals, text = option.partition("=")
-        if not equals:
-            raise UserError(f"{OPTION} {option}: write a setting and its range, such as lr=log:0.01:0.5")
-        name = setting_named(key, OPTION)
-        if name in space:
-            raise UserError(f"{OPTION} {name} is given twice; give one range")
-        space[name] = _choice(name, text) if "|" in text else _range(name, text)
-    return space
+    given = settings_given(options, OPTION, "range", "lr=log:0.01:0.5")
+    return {name: _choice(name, text) if "|" in text else _range(name, text) for name, text in given}
 
 
 def corners(space: Space) -> dict[str, tuple[Any, ...]]:

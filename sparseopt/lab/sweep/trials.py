@@ -5,14 +5,14 @@ or dies, runs again from its checkpoint, and is complete once. While it runs it 
 heartbeat, a number that the worker raises every few seconds. A worker that finds another name on its trial has been
 taken for dead, and lets go.
 
-A claim is Optuna's compare-and-set: of all who set a waiting trial to running, one succeeds. A heartbeat takes no lock. What
-must read, decide and write as one step (to end a trial, or to release it) holds the lock of the study. Each method can be called
-again if its answer was lost.
+A claim is Optuna's compare-and-set: of all who set a waiting trial to running, one succeeds. A heartbeat, and the end of a trial,
+which cannot be changed after, take no lock either. What must read, decide and write as one step (to release a trial, to join a
+study, to choose the settings of a search) holds the lock of the study. Each method can be called again if its answer was lost.
 """
 
 import random
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 import optuna
@@ -117,31 +117,24 @@ class Trials:
 
     def beat(self, claim: Claim, number: int, accuracies: Mapping[int, float]) -> None:
         """Show that the worker is alive, and the test accuracy of epochs; Lost if the trial is not its own any more."""
-        # Without the lock, which all workers would queue for. A worker that was taken for dead a moment ago may still write one
-        # beat, or an accuracy of the same run, on a trial that is another's by now; its next beat finds that out.
-        try:
-            trial = self._own(claim)
+        # A worker that was taken for dead a moment ago may still write one beat, or an accuracy of the same run, on a trial that
+        # is another's by now; its next beat finds that out.
+        with self._as_owner(claim) as trial:
             self.storage.set_trial_user_attr(claim.trial_id, BEAT, number)
             self._report(trial, accuracies)
-        finally:
-            self.database.close()
 
     def complete(self, claim: Claim, accuracies: Mapping[int, float], seconds: float) -> None:
         """The run is at its end; its value is the test accuracy of the last epoch."""
-        with self.database.exclusive(self.name):
-            if self._is(claim.trial_id, claim.worker, COMPLETE):
-                return
-            self._report(self._own(claim), accuracies)
+        with self._once(claim, COMPLETE), self._as_owner(claim) as trial:
+            self._report(trial, accuracies)
             self.storage.set_trial_user_attr(claim.trial_id, SECONDS, seconds)
             final = accuracies[max(accuracies)]
             self.storage.set_trial_state_values(claim.trial_id, COMPLETE, [final])
 
     def fail(self, claim: Claim, reason: str) -> None:
         """The run cannot come to its end."""
-        with self.database.exclusive(self.name):
-            if not self._is(claim.trial_id, claim.worker, FAIL):
-                self._own(claim)
-                self._fail(claim.trial_id, reason)
+        with self._once(claim, FAIL), self._as_owner(claim):
+            self._fail(claim.trial_id, reason)
 
     def give_back(self, trial_id: int, worker: str) -> None:
         """Release a trial that this worker owns, for another one to go on with."""
@@ -160,7 +153,10 @@ class Trials:
 
         A run at which worker after worker dies, without another epoch, is given up.
         """
-        with self.database.exclusive(self.name):
+        with (
+            self.database.exclusive(self.name),
+            suppress(UpdateFinishedTrialError),
+        ):  # its worker was alive, and has ended it
             trial = self.storage.get_trial(dead._trial_id)
             if trial.state != RUNNING or vital_signs(trial) != vital_signs(dead):
                 return False
@@ -173,6 +169,7 @@ class Trials:
             else:
                 self._release(trial._trial_id)
             return True
+        return False
 
     def _release(self, trial_id: int) -> None:
         """Without an owner first: whoever had it must not find its name on a trial that the next one is claiming."""
@@ -202,11 +199,30 @@ class Trials:
         trial = self.storage.get_trial(trial_id)
         return trial.state == state and trial.user_attrs.get(WORKER) == worker
 
-    def _own(self, claim: Claim) -> FrozenTrial:
-        """The trial of a claim that holds; Lost if it does not."""
-        if not self._is(claim.trial_id, claim.worker, RUNNING):
-            raise Lost
-        return self.storage.get_trial(claim.trial_id)
+    @contextmanager
+    def _as_owner(self, claim: Claim) -> Iterator[FrozenTrial]:
+        """The trial of a claim that holds; Lost if it does not, or if the trial ends in between by another hand."""
+        try:
+            trial = self.storage.get_trial(claim.trial_id)
+            if trial.state != RUNNING or trial.user_attrs.get(WORKER) != claim.worker:
+                raise Lost
+            yield trial
+        except UpdateFinishedTrialError:
+            raise Lost from None
+        finally:
+            self.database.close()
+
+    @contextmanager
+    def _once(self, claim: Claim, state: TrialState) -> Iterator[None]:
+        """Whoever ends a trial a second time, because the first answer was lost, has ended it."""
+        try:
+            yield
+        except Lost:
+            try:
+                if not self._is(claim.trial_id, claim.worker, state):
+                    raise
+            finally:
+                self.database.close()
 
     def _report(self, trial: FrozenTrial, accuracies: Mapping[int, float]) -> None:
         """Add what the trial does not have yet: each value is a journey to the database."""

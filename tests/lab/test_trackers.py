@@ -28,7 +28,7 @@ def test_mlflow_has_one_run_with_all_epochs_of_a_resumed_one(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     mlflow.set_tracking_uri(f"file://{tmp_path}/mlruns")
     config = small(epochs=2)
     with pytest.raises(RuntimeError):
@@ -40,6 +40,17 @@ def test_mlflow_has_one_run_with_all_epochs_of_a_resumed_one(
     assert [(each.step, each.value) for each in history] == [
         (row["epoch"], row["test_accuracy"]) for row in summary.rows
     ]
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries that MLflow imports
+def test_a_tracker_that_cannot_begin_is_one_line(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    monkeypatch.setattr(mlflow, "start_run", lambda **_: (_ for _ in ()).throw(OSError("no server\nhere")))
+    mlflow.set_tracking_uri(f"file://{tmp_path}/mlruns")
+    with pytest.raises(UserError, match=r"--tracker mlflow cannot begin: no server$"):
+        train(small(epochs=1), tmp_path / "run", tracker=["mlflow"])
 
 
 def test_wandb_is_told_the_same(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,11 @@ def test_two_of_three_workers_die_and_are_replaced(
     command = disturbed.start("--workers", "3")
     victims: set[int] = set()
     while len(victims) < 2:
-        running = [trial for trial in disturbed.trials() if trial.state == TrialState.RUNNING]
+        running = [
+            each
+            for each in disturbed.trials()
+            if each.state == TrialState.RUNNING and each.user_attrs.get("worker")
+        ]
         busy = {int(trial.user_attrs["worker"].split()[1]) for trial in running} - victims
         if busy & set(command.workers()):
             time.sleep(moments.uniform(0, 0.3))

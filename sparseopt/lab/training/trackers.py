@@ -44,7 +44,11 @@ class _Tracker(Observer):
 
     def started(self, trainer: Trainer) -> None:
         before = read_json(self._record)["id"] if self._record.exists() else None
-        identity = self.begin(before, trainer)
+        try:
+            identity = self.begin(before, trainer)
+        except Exception as error:  # of whatever kind the library has: no server, no account, no such run
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise UserError(f"--tracker {self.name} cannot begin: {reason}") from error
         self._open = True
         if identity != before:
             write_json(self._record, {"id": identity})
@@ -76,6 +80,8 @@ class MLflow(_Tracker):
     name = "mlflow"
 
     def begin(self, identity: str | None, trainer: Trainer) -> str:
+        # Newer versions refuse to write into a folder unless told so; who names one in $MLFLOW_TRACKING_URI has said it.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         config = trainer.experiment.config
         if identity is None:
             self._library.set_experiment(_environment("MLFLOW_EXPERIMENT_NAME", PROJECT))

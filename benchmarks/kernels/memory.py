@@ -1,18 +1,20 @@
 """The largest memory over many input sizes, beside that of the largest alone: python benchmarks/kernels/memory.py
 
-Training steps of accelerated networks, each in a process of its own: an MLP that is given sequences of every length, two
-convolutions that are given images of every height. Sizes come in random order and from small to large. With `--heap mapped`,
-glibc maps every block of 64 KiB by itself (MALLOC_MMAP_THRESHOLD_), so that what is counted is what torch and the kernels hold
-and not how the heap is cut: torch's own tensors of ever larger sizes leave holes in it. `--dense` runs the same without kernels,
-`--engine` calls an engine instead of training.
+Training steps of accelerated networks, calls of their engines, and training steps of the same networks in dense torch, each in a
+process of its own: an MLP that is given sequences of every length, two convolutions that are given images of every height. Sizes
+come from small to large and in random order. What is counted is the memory of the process beyond what it had after the smallest
+input, holes in the heap included. With `--heap mapped`, glibc maps every block of 64 KiB by itself (MALLOC_MMAP_THRESHOLD_) and
+leaves no holes.
 """
 
 import argparse
+import logging
 import os
 import random
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -23,40 +25,41 @@ MIB = 1 << 10  # ru_maxrss counts KiB
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 256))
+    return nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 128))
 
 
 def convolutions() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1))
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1))
 
 
 def sequence(size: int) -> Tensor:
-    return torch.randn(2, size, 256)
+    return torch.randn(4, size, 128)
 
 
 def image(size: int) -> Tensor:
-    return torch.randn(4, 3, size, 16)
+    return torch.randn(8, 3, size, 16)
 
 
+WAYS = ("accelerated", "engine", "dense")
+SIZES = ("largest", "rising", "shuffled")
 NETWORKS = {"mlp": (mlp, sequence), "convolutions": (convolutions, image)}
 
 
-def largest_memory(network: str, sizes: list[int], *, dense: bool, engine: bool) -> int:
-    """KiB of the process after a training step with each size, beyond what it had before the first."""
-    make, inputs = NETWORKS[network]
-    model = make()
+def runner(model: nn.Module, way: str) -> Callable[[Tensor], object]:
     topology = so.sparsify(model, 0.9, distribution="uniform")
-
-    def train(x: Tensor) -> object:
-        return model(x).sum().backward()
-
-    run = train
-    if engine:
-        run = so.compile_inference(model, topology)
-    elif not dense:
+    if way == "engine":
+        return so.compile_inference(model, topology)
+    if way == "accelerated":
         so.accelerate(model, topology)
         if not so.kernels.accelerated_layers(model):
             raise SystemExit("the kernels are not there: nothing to measure")
+    return lambda x: model(x).sum().backward()
+
+
+def largest_memory(network: str, way: str, sizes: list[int]) -> int:
+    """KiB of the process after a call with each size, beyond what it had before the first."""
+    make, inputs = NETWORKS[network]
+    run = runner(make(), way)
     run(inputs(1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for size in sizes:
@@ -64,10 +67,10 @@ def largest_memory(network: str, sizes: list[int], *, dense: bool, engine: bool)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
-def in_own_process(network: str, sizes: str, given: argparse.Namespace) -> int:
-    command = [sys.executable, __file__, "--network", network, "--sizes", sizes, "--count", str(given.count)]
+def in_own_process(network: str, way: str, sizes: str, given: argparse.Namespace) -> int:
+    command = [sys.executable, __file__, "--network", network, "--way", way, "--sizes", sizes]
     heap = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)} if given.heap == "mapped" else {}
-    command += ["--dense"] * given.dense + ["--engine"] * given.engine
+    command += ["--count", str(given.count)]
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **heap})
     return int(run.stdout)
 
@@ -84,25 +87,24 @@ def order(sizes: str, count: int) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", choices=NETWORKS)
-    parser.add_argument("--sizes", choices=["largest", "rising", "shuffled"])
+    parser.add_argument("--way", choices=WAYS)
+    parser.add_argument("--sizes", choices=SIZES)
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--heap", choices=["mapped", "default"], default="mapped")
-    parser.add_argument("--dense", action="store_true")
-    parser.add_argument("--engine", action="store_true")
+    parser.add_argument("--heap", choices=["mapped", "default"], default="default")
     given = parser.parse_args()
-    if given.network:
+    if given.sizes:
         torch.set_num_threads(1)
-        print(
-            largest_memory(
-                given.network, order(given.sizes, given.count), dense=given.dense, engine=given.engine
-            )
-        )
+        logging.getLogger("sparseopt").setLevel(logging.ERROR)
+        print(largest_memory(given.network, given.way, order(given.sizes, given.count)))
         return
-    print(f"| sizes 1 to {given.count} | the largest alone, MiB | rising | shuffled |\n|---|---|---|---|")
-    for network in NETWORKS:
-        alone, *others = (in_own_process(network, each, given) for each in ("largest", "rising", "shuffled"))
-        ratios = " | ".join(f"{each / MIB:.0f} ({each / alone:.2f} x)" for each in others)
-        print(f"| {network} | {alone / MIB:.0f} | {ratios} |", flush=True)
+    print(
+        f"| sizes 1 to {given.count} | | the largest alone, MiB | rising | shuffled |\n|---|---|---|---|---|"
+    )
+    for network in [given.network] if given.network else NETWORKS:
+        for way in [given.way] if given.way else WAYS:
+            alone, *others = (in_own_process(network, way, each, given) for each in SIZES)
+            ratios = " | ".join(f"{each / MIB:.0f} ({each / alone:.2f} x)" for each in others)
+            print(f"| {network} | {way} | {alone / MIB:.0f} | {ratios} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from sparseopt.kernels.linear.chain import SparseChain
 from sparseopt.kernels.match.graph import Activation, Conv, Region
 from sparseopt.kernels.match.modules import weight_shape
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.memory import floats
+from sparseopt.kernels.native.memory import HighWater, floats
 from sparseopt.kernels.native.packed import NOTHING
 from sparseopt.kernels.native.pattern import positions
 from sparseopt.topology import Topology
@@ -42,6 +42,7 @@ class GuardedPiece(nn.Module):
             if name in topology.layers and topology.packed(name) is not None
         }
         self._told: set[str] = set()
+        self._water = HighWater()
         self._sizes: dict[tuple[Size, ...], bool] = {}
         self._positions: dict[
             str, tuple[int, Tensor]
@@ -51,6 +52,7 @@ class GuardedPiece(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         if self.inputs is not None:
             self.inputs = tuple(each.detach().clone().requires_grad_(each.requires_grad) for each in inputs)
+        self._water.reached(sum(each.numel() for each in inputs))
         return self.sparse(*inputs) if self.on_kernels(inputs) else self.dense(*inputs)
 
     def on_kernels(self, inputs: Sequence[Tensor]) -> bool:

@@ -4,8 +4,10 @@ import random
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import sparseopt as so
+from sparseopt.kernels.native import memory
 from sparseopt.kernels.native.buffers import Buffers, Shape
 
 
@@ -59,3 +61,19 @@ def test_a_buffer_that_comes_back_keeps_its_shape_and_place() -> None:
     for shape in shapes:
         assert buffers.take(shape).data_ptr() == first[shape].data_ptr()
     assert torch.is_tensor(buffers.take(shapes[0]))  # none is free: a new one
+
+
+def test_holes_go_back_when_inputs_grow_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(memory, "_malloc_trim", lambda: calls.append)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8))
+    topology = so.sparsify(model, 0.9, distribution="uniform")
+    engine = so.compile_inference(model, topology)
+    so.accelerate(model, topology)
+    for run in (model, engine):
+        calls.clear()
+        for samples in (10, 1000, 1000, 1010, 500, 1000):
+            run(torch.zeros(samples, 64))
+        assert len(calls) == 1
+        run(torch.zeros(1200, 64))
+        assert len(calls) == 2

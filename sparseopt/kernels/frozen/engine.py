@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.fx import GraphModule
 
 from sparseopt.kernels.frozen.chain import FrozenChain
@@ -15,6 +15,7 @@ from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.frozen.saved import Saved, read
 from sparseopt.kernels.frozen.writing import Unsaved, write
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.memory import HighWater
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,11 @@ class Engine:
         """`frozen`: modules whose Python might do otherwise at another call, and does as it did when the engine was made."""
         self.program, self.layers, self.name, self.frozen = program, tuple(layers), name, dict(frozen or {})
         self._only = only_piece(program)
+        self._water = HighWater()
 
     @torch.inference_mode()
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._water.reached(sum(each.numel() for each in args if isinstance(each, Tensor)))
         if self._only is not None and len(args) == 1 and not kwargs:
             return self._only.forward(args[0])[0]
         return self.program.forward(*args, **kwargs)

@@ -1,6 +1,9 @@
 """Tensors as the kernels need them, whatever the default device and dtype of the process are."""
 
+import ctypes
 import mmap
+from collections.abc import Callable
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -9,9 +12,8 @@ from torch import Tensor
 
 CPU = torch.device("cpu")
 
-MAPPED = (
-    1 << 20
-)  # bytes from which memory is mapped by itself: when let go it leaves no hole that a larger one cannot fill
+# Bytes from which memory is mapped by itself: when let go it leaves no hole that a larger one cannot fill.
+MAPPED = 1 << 16
 HUGE = 2 << 20  # bytes of a huge page
 
 
@@ -42,3 +44,31 @@ def mapped(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)  # walking through small pages costs a twentieth of the time
     return torch.frombuffer(memory, dtype=dtype).view(sizes)
+
+
+class HighWater:
+    """Inputs that are larger than all before them leave the tensors of those as holes in the heap, too small to be used again.
+
+    glibc keeps such holes for itself, and sizes that grow little by little would hold many times the memory of the largest. So
+    they go back to the system whenever an input is an eighth larger than at the last time. Inputs of one size never cause it.
+    """
+
+    def __init__(self) -> None:
+        self._level = MAPPED // 4
+
+    def reached(self, size: int) -> None:
+        """`size`: elements of an input."""
+        if size > self._level:
+            self._level = size + size // 8
+            release = _malloc_trim()
+            if release is not None:
+                release(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """glibc's own; other C libraries have none, or need none."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return None

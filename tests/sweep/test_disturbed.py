@@ -75,7 +75,7 @@ def test_two_of_three_workers_die_and_are_replaced(
         time.sleep(0.1)
         assert command.process.poll() is None, command.output
     assert command.end() == 0, command.output
-    assert command.output.count("died (SIGKILL)") == 2
+    assert command.output.count("died (SIGKILL); another") == 2
     disturbed.assert_each_ended_once(RUNS)
     undisturbed(disturbed)
 

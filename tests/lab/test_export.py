@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +74,20 @@ def test_hub(trained: tuple[Path, Summary], capsys: pytest.CaptureFixture[str]) 
     card = (folder / "hub" / "README.md").read_text()
     assert f"{summary.result['test_accuracy']:.2%}" in card
     assert f"{summary.result['active_weights']:,} active of {summary.result['weights']:,}" in card
+
+
+def test_the_code_on_the_model_card_runs(
+    trained: tuple[Path, Summary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, summary = trained
+    assert main(["export", str(folder), "--format", "hub"]) == 0
+    assert summary.experiment is not None
+    monkeypatch.chdir(folder / "hub")
+    names: dict[str, Any] = {}
+    exec((folder / "hub" / "README.md").read_text().split("```python\n")[1].split("```")[0], names)
+    images = torch.randn(3, *summary.experiment.data.shape)
+    expected = summary.experiment.model.eval()(images)
+    assert torch.allclose(names["engine"](images), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_final_network_of_a_run_carries_its_masks(trained: tuple[Path, Summary], tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from sparseopt.lab.errors import UserError
 from sparseopt.lab.system.files import read_json
 
 
-def read_config(path: Path) -> Config:
+def read_config(path: str | Path) -> Config:
     """The configuration in a run's config.json."""
+    path = Path(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder; name the config.json of a run, such as {path / 'config.json'}")
     values = read_json(path).get("config")

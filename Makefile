@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+LAB := $(VENV)/.lab
 READY := $(VENV)/.ready
 
 .PHONY: demo docs test quick lint types unit wheel clean
 
-demo: $(READY)
+demo: $(LAB)
 	$(BIN)/sparseopt demo
 
 # Everything.
@@ -32,10 +34,16 @@ docs: $(READY)
 wheel: $(READY)
 	$(BIN)/python -m build --wheel
 
-$(READY): pyproject.toml constraints.txt
+# What the commands need.
+$(LAB): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) torch
+	$(INSTALL) -e '.[lab]'
+	touch $@
+
+# What tests, documentation and releases need besides.
+$(READY): $(LAB)
+	$(INSTALL) -e '.[dev]'
 	touch $@
 
 clean:

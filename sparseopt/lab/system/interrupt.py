@@ -10,7 +10,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)  # a person at the keyboard, and a clu
 
 
 class StopRequest:
-    """`made` is True from the first signal on; a second signal interrupts at once."""
+    """`made` is True from the first signal on; a second signal interrupts at once.
+
+    A request that listens inside another's block passes on what it got: a run that ends just then has nothing left to stop, and the
+    sweep it is part of has.
+    """
 
     def __init__(self) -> None:
         self.made = False
@@ -27,6 +31,9 @@ class StopRequest:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+                outer = getattr(handler, "__self__", None)
+                if self.made and isinstance(outer, StopRequest):
+                    outer.made = True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.made:

@@ -12,8 +12,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)  # a person at the keyboard, and a clu
 class StopRequest:
     """`made` is True from the first signal on; a second signal interrupts at once.
 
-    A request that listens inside another's block passes on what it got: a run that ends just then has nothing left to stop, and the
-    sweep it is part of has.
+    A request that listens inside another's block passes on what it got: a run that ends just then has nothing left to stop, but
+    the sweep it is part of has.
     """
 
     def __init__(self) -> None:

@@ -2,9 +2,9 @@
 
 Training steps of accelerated networks, calls of their engines, and training steps of the same networks in dense torch, each in a
 process of its own: an MLP that is given sequences of every length, two convolutions that are given images of every height. Sizes
-come from small to large and in random order. What is counted is the memory of the process beyond what it had after the smallest
-input, holes in the heap included. With `--heap mapped`, glibc maps every block of 64 KiB by itself (MALLOC_MMAP_THRESHOLD_) and
-leaves no holes.
+come from small to large and in random order. What is counted is the memory of the process, holes in the heap included: all of it,
+and what it has beyond that after the smallest input. With `--heap mapped`, glibc maps every block of 64 KiB by itself
+(MALLOC_MMAP_THRESHOLD_) and leaves no holes.
 """
 
 import argparse
@@ -56,23 +56,25 @@ def runner(model: nn.Module, way: str) -> Callable[[Tensor], object]:
     return lambda x: model(x).sum().backward()
 
 
-def largest_memory(network: str, way: str, sizes: list[int]) -> int:
-    """KiB of the process after a call with each size, beyond what it had before the first."""
+def largest_memory(network: str, way: str, sizes: list[int]) -> tuple[int, int]:
+    """KiB of the process after a call with each size: in all, and beyond what it had after the smallest."""
     make, inputs = NETWORKS[network]
     run = runner(make(), way)
     run(inputs(1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for size in sizes:
         run(inputs(size))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most, most - before
 
 
-def in_own_process(network: str, way: str, sizes: str, given: argparse.Namespace) -> int:
+def in_own_process(network: str, way: str, sizes: str, given: argparse.Namespace) -> tuple[int, int]:
     command = [sys.executable, __file__, "--network", network, "--way", way, "--sizes", sizes]
     heap = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)} if given.heap == "mapped" else {}
     command += ["--count", str(given.count)]
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **heap})
-    return int(run.stdout)
+    whole, beyond = map(int, run.stdout.split())
+    return whole, beyond
 
 
 def order(sizes: str, count: int) -> list[int]:
@@ -95,16 +97,21 @@ def main() -> None:
     if given.sizes:
         torch.set_num_threads(1)
         logging.getLogger("sparseopt").setLevel(logging.ERROR)
-        print(largest_memory(given.network, given.way, order(given.sizes, given.count)))
+        print(*largest_memory(given.network, given.way, order(given.sizes, given.count)))
         return
     print(
-        f"| sizes 1 to {given.count} | | the largest alone, MiB | rising | shuffled |\n|---|---|---|---|---|"
+        f"| sizes 1 to {given.count} | | the largest alone: all, beyond the smallest, MiB | rising | shuffled |\n"
+        "|---|---|---|---|---|"
     )
     for network in [given.network] if given.network else NETWORKS:
         for way in [given.way] if given.way else WAYS:
             alone, *others = (in_own_process(network, way, each, given) for each in SIZES)
-            ratios = " | ".join(f"{each / MIB:.0f} ({each / alone:.2f} x)" for each in others)
-            print(f"| {network} | {way} | {alone / MIB:.0f} | {ratios} |", flush=True)
+            ratios = " | ".join(
+                f"{whole / alone[0]:.2f} x, {beyond / alone[1]:.2f} x" for whole, beyond in others
+            )
+            print(
+                f"| {network} | {way} | {alone[0] / MIB:.0f}, {alone[1] / MIB:.0f} | {ratios} |", flush=True
+            )
 
 
 if __name__ == "__main__":

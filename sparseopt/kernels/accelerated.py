@@ -54,6 +54,7 @@ KEPT_PROGRAMS = 8  # combinations of modes whose programs are cached
 COMPILED = "it is compiled: accelerate the model before it is given to torch.compile"
 SCRIPTED = "it is a TorchScript module: accelerate the model before it is scripted"
 WITH_OWN_FUNCTION = (nn.MultiheadAttention,)  # what is in them they do not call
+FUSED = nn.TransformerEncoderLayer  # reads the weights of its layers itself where it can
 
 
 def accelerate(
@@ -127,11 +128,12 @@ def summary(model: nn.Module) -> str:
 
 def _table(model: nn.Module, shared: "Acceleration | None") -> str:
     reasons = {} if shared is None else shared.reasons
+    fused = {each for encoder in model.modules() if isinstance(encoder, FUSED) for each in encoder.children()}
     rows = [
         (
             name or type(model).__name__,
             type_before_parametrizations(module).__name__,
-            _how(reasons.get(module, "the model is not accelerated"), module, shared),
+            _how(reasons.get(module, "the model is not accelerated"), module, shared, fused=module in fused),
         )
         for name, module in layers_in(model)
     ]
@@ -139,9 +141,13 @@ def _table(model: nn.Module, shared: "Acceleration | None") -> str:
     return "\n".join(f"{name:{widths[0]}}  {kind:{widths[1]}}  {how}" for name, kind, how in rows)
 
 
-def _how(reason: str | None, module: nn.Module, shared: "Acceleration | None") -> str:
+def _how(reason: str | None, module: nn.Module, shared: "Acceleration | None", *, fused: bool) -> str:
     if reason is not None:
         return f"dense: {reason}"
+    if fused:
+        return (
+            "sparse, but for evaluation without gradients, where torch's fused encoder layer computes densely"
+        )
     kept = torch.float32 if shared is None else shared.activations
     half = kept != torch.float32 and isinstance(module, nn.Conv2d)
     return f"sparse, activations kept as {str(kept).removeprefix('torch.')}" if half else "sparse"

@@ -287,3 +287,12 @@ def test_the_dense_gradient_is_there_in_evaluation_mode() -> None:
     for name, parameter in topology.parameters.items():
         assert parameter.grad is not None
         assert bool(parameter.grad[~topology.masks[name]].any()), name
+
+
+def test_the_summary_says_when_torch_computes_an_encoder_layer_itself() -> None:
+    model = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+    topology = so.sparsify(model, 0.9)
+    model = so.accelerate(model, topology)
+    (line,) = (each for each in so.kernels.summary(model).splitlines() if each.startswith("linear1"))
+    assert "sparse" in line
+    assert "evaluation" in line

@@ -6,6 +6,7 @@ are replaced, and the identity that MLflow or W&B gave the run is kept in the ru
 
 import importlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -32,7 +33,7 @@ def trackers(names: Sequence[Tracker], run: RunDir) -> list[Observer]:
     return [made[name]() for name in dict.fromkeys(names)]
 
 
-class _Tracker(Observer):
+class _Tracker(Observer, ABC):
     """What MLflow and W&B have in common: settings once, a row of metrics an epoch, one identity for all parts of a run."""
 
     name: Tracker
@@ -63,15 +64,17 @@ class _Tracker(Observer):
         if self._open:
             self.finish()
 
+    @abstractmethod
     def begin(self, identity: str | None, trainer: Trainer) -> str:
         """Begin, or go on with, the run of this identity; the identity it has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log(self, numbers: dict[str, float], epoch: int) -> None:
-        raise NotImplementedError
+        """The numbers of an epoch."""
 
+    @abstractmethod
     def finish(self) -> None:
-        raise NotImplementedError
+        """The run has ended, or is stopped."""
 
 
 class MLflow(_Tracker):

@@ -22,9 +22,9 @@ class Method(UpdateSchedule):
     """Base of all methods that move connections. A new one overrides `grow_score` or `drop_score`, and seldom more.
 
     `uses_gradient` says whether a score reads the dense gradient; where it is False, the scores are given None and the
-    backward pass need not deliver it. `by_parts`, said by a class of itself alone, allows packed storage to ask for the scores
-    of one part of a layer after the other. `moves_weights` says that weights move at the step of an update, too, and before the
-    connections do.
+    backward pass need not deliver it. `by_parts`, said by a class of itself alone, allows packed storage to ask for the
+    grow scores of one part of a layer after the other, and for drop scores without a gradient. `moves_weights` says that
+    weights move at the step of an update, too, and before the connections do.
 
     Args:
         total_steps: optimizer steps of the whole training, over which the schedule is laid out.

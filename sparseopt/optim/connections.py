@@ -1,7 +1,7 @@
 """The masks after an update: what the method decides for every layer that has a gradient."""
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from sparseopt.methods.parts import in_parts, next_index
 from sparseopt.methods.view import Count, LayerView, Memory
 from sparseopt.optim.gradients import missing_gradient
 from sparseopt.topology import Topology, generator
-from sparseopt.topology.dense_grads import is_finite
+from sparseopt.topology.dense_grads import is_finite, row_blocks
+from sparseopt.topology.layers import Layer
 from sparseopt.topology.scatter import as_index
 from sparseopt.topology.sharding import whole
 from sparseopt.topology.storage import Packed, Storage
@@ -41,55 +42,75 @@ def next_masks(
         for name, each in topology.storage.items()
         if step == 0 or each.parameter.grad is not None or name in seen
     }
-    gradient = partial(_gradient, method if step else None, step, factors, seen)
+    gradients = Gradients(method if step else None, step, factors, seen)
     if topology.kind() == "packed":
-        next_one = partial(_next_index, topology, method, step, memory)
-        new = {name: next_one(storage, gradient(storage)) for name, storage in layers.items()}
+        new = {
+            name: _next_index(topology, method, step, memory, gradients, storage)
+            for name, storage in layers.items()
+        }
         return new, {name: topology.active(name) for name in new}
     views = {
-        name: view_of(topology, name, step, gradient(storage), memory) for name, storage in layers.items()
+        name: view_of(topology, name, step, gradients.of(storage), memory) for name, storage in layers.items()
     }
     counts = method.counts(views, step, memory)
     new = {name: _choose(method, view, counts[name]) for name, view in views.items()}
     return new, {name: counts[name].active for name in new}
 
 
-def _gradient(
-    method: Method | None,
-    step: int,
-    factors: Mapping[str, Tensor],
-    seen: Mapping[str, Tensor],
-    storage: Storage,
-) -> Tensor | None:
-    """The dense gradient of a layer, whole, as the method reads it; None if it does not."""
-    if method is None or not method.uses_gradient:
-        return None
-    name = storage.layer.name
-    there = seen.get(name, storage.parameter.grad)
-    grad = whole(seen[name]) if name in seen and storage.kind == "dense" else storage.gradient()
-    if grad is None and there is not None and not method.needs_dense_grad(step):
-        grad = storage.to_dense(there)  # that of active weights is enough
-    if grad is None:
-        raise RuntimeError(missing_gradient(name, type(method).__name__))
-    if not is_finite(grad):
-        raise NotFinite
-    if method.reads_corrected_grad() and name in factors:
-        grad = grad * storage.layer.broadcast(factors[name])
-    return grad
+@dataclass(frozen=True)
+class Gradients:
+    """The dense gradients of an update as the method reads them: finite, corrected if it asks for that, or not at all."""
+
+    method: Method | None
+    step: int
+    factors: Mapping[str, Tensor]
+    seen: Mapping[str, Tensor]
+
+    def of(self, storage: Storage) -> Tensor | None:
+        """That of a layer, whole."""
+        if self.method is None or not self.method.uses_gradient:
+            return None
+        name = storage.layer.name
+        there = self.seen.get(name, storage.parameter.grad)
+        grad = whole(self.seen[name]) if name in self.seen and storage.kind == "dense" else storage.gradient()
+        if grad is None and there is not None and not self.method.needs_dense_grad(self.step):
+            grad = storage.to_dense(there)  # that of active weights is enough
+        if grad is None:
+            raise RuntimeError(missing_gradient(name, type(self.method).__name__))
+        return self._checked(storage.layer, grad)
+
+    def in_blocks(self, storage: Packed) -> Iterator[Tensor] | None:
+        """The same by blocks of rows: nothing of the layer's size is made."""
+        if self.method is None or not self.method.uses_gradient:
+            return None
+        rows = storage.gradient_rows()
+        if rows is None:
+            raise RuntimeError(missing_gradient(storage.layer.name, type(self.method).__name__))
+        blocks = row_blocks(storage.layer.shape)
+        return (self._checked(storage.layer, rows(block), block) for block in blocks)
+
+    def _checked(self, layer: Layer, grad: Tensor, rows: slice = slice(None)) -> Tensor:
+        if not is_finite(grad):
+            raise NotFinite
+        if self.method is not None and self.method.reads_corrected_grad() and layer.name in self.factors:
+            grad = grad * layer.broadcast(self.factors[layer.name]).expand(layer.shape)[rows]
+        return grad
 
 
 def _next_index(
-    topology: Topology, method: Method, step: int, memory: Memory, storage: Storage, grad: Tensor | None
+    topology: Topology, method: Method, step: int, memory: Memory, gradients: Gradients, storage: Storage
 ) -> Tensor:
     """The next mask of a packed layer, by index: what is dense, scores and gradients, exists for one layer at a time."""
     assert isinstance(storage, Packed)
     name, fraction = storage.layer.name, method.drop_fraction_at(step)
     if in_parts(method):
-        draw = generator(topology.seed, step, name)
-        return next_index(
-            method, storage.index, storage.parameter.detach(), grad, storage.layer.size, fraction, draw
-        )
-    view = view_of(topology, name, step, grad, memory)
+        grad, draw = gradients.in_blocks(storage), generator(topology.seed, step, name)
+        values = storage.parameter.detach()
+        new = next_index(method, storage.index, values, grad, storage.layer.size, fraction, draw)
+        for _ in grad or ():  # all of it must be finite, also where nothing moves
+            pass
+        return new
+    view = view_of(topology, name, step, gradients.of(storage), memory)
     return as_index(_choose(method, view, method.counts({name: view}, step, memory)[name]))
 
 

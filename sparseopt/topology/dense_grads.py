@@ -5,19 +5,24 @@ pass: `wanted`. Then whoever computes the gradient of a layer delivers all of it
 
 - On dense storage it simply is `parameter.grad`, which at all other steps is zero outside the mask as soon as it is there.
 - On packed storage `parameter.grad` has the active entries alone. The dense gradient is given here, once for every backward
-  pass, as a function that computes it: the step calls it, uses the result for one layer at a time and frees it.
+  pass, as a function that computes rows of it: the step asks for one block of rows after the other, and frees it.
 
 What was given and not taken is cleared by `zero_grad` and by the step.
 """
 
 import itertools
+import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+
+Rows = Callable[[slice], Tensor]  # of a dense gradient, along its first axis
+
+BLOCK = 1 << 19  # entries
 
 
 class DenseGradients:
@@ -30,10 +35,10 @@ class DenseGradients:
         self.key = next(self._keys)  # by which compiled code finds it
         self.live[self.key] = self
         self.wanted = False
-        self._given: dict[str, list[tuple[int, Callable[[], Tensor]]]] = {}  # with the pass
+        self._given: dict[str, list[tuple[int, Rows]]] = {}  # with the pass
         self.masked = False  # have gradients on dense storage been held to their masks?
 
-    def give(self, name: str, gradient: Callable[[], Tensor], parameter: Tensor | None = None) -> None:
+    def give(self, name: str, rows: Rows, parameter: Tensor | None = None) -> None:
         """Deliver what one use of a packed layer adds to its dense gradient.
 
         Where the layer's `parameter` has no gradient yet, what earlier passes gave is forgotten as its gradient was.
@@ -41,14 +46,11 @@ class DenseGradients:
         this = torch._C._current_graph_task_id()
         anew = parameter is not None and parameter.is_leaf and parameter.grad is None
         kept = [each for each in self._given.get(name, ()) if not anew or each[0] == this]
-        self._given[name] = [*kept, (this, gradient)]
+        self._given[name] = [*kept, (this, rows)]
 
-    def take(self, name: str) -> Tensor | None:
-        """The dense gradient of a packed layer on this rank, if a backward pass has given it; forgotten here."""
-        total: Tensor | None = None
-        for _, gradient in self._given.pop(name, ()):
-            total = gradient() if total is None else total.add_(gradient())
-        return total
+    def take(self, name: str) -> list[Rows]:
+        """What backward passes on this rank have given for a packed layer: the gradient is their sum. Forgotten here."""
+        return [rows for _, rows in self._given.pop(name, ())]
 
     def forget(self) -> None:
         self._given.clear()
@@ -59,6 +61,25 @@ class DenseGradients:
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return DenseGradients, ()
+
+
+def row_blocks(shape: torch.Size | tuple[int, ...]) -> Iterator[slice]:
+    """The blocks of rows in which a gradient is computed, whoever asks: rounding may depend on them."""
+    step = max(1, BLOCK // max(1, math.prod(shape[1:])))
+    return (slice(first, min(first + step, shape[0])) for first in range(0, shape[0], step))
+
+
+def join(rows: Rows, shape: torch.Size | tuple[int, ...]) -> Tensor:
+    """The whole gradient."""
+    first, *others = row_blocks(shape)
+    block = rows(first)
+    if not others:
+        return block
+    joined = block.new_empty(shape)
+    joined[first] = block
+    for each in others:
+        joined[each] = rows(each)
+    return joined
 
 
 def ranks() -> int:

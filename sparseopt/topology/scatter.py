@@ -47,7 +47,7 @@ class Scatter(nn.Module):
             )
         dense = to_dense(values, self.index, self.shape)
         if seen:
-            dense.register_hook(lambda gradient: self.grads.give(self.name, lambda: gradient, values))
+            dense.register_hook(lambda gradient: self.grads.give(self.name, gradient.__getitem__, values))
         return dense
 
     def right_inverse(self, weight: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def register_operators() -> None:
         kept = gradient.clone()
         grads = DenseGradients.live.get(key)
         if grads is not None:
-            grads.give(name, lambda: kept)
+            grads.give(name, kept.__getitem__)
         return to_packed(gradient, index)
 
     # Written out: torch 2.6 does not read Sequence[int].

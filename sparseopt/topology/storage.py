@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sparseopt.topology.bits import pack, pack_index, unpack
-from sparseopt.topology.dense_grads import DenseGradients, average_over_ranks, ranks
+from sparseopt.topology.dense_grads import DenseGradients, Rows, average_over_ranks, join, ranks
 from sparseopt.topology.layers import Layer
 from sparseopt.topology.scatter import Scatter, as_index, to_dense
 from sparseopt.topology.sharding import gather, local, part_like, shard_like, whole
@@ -140,12 +140,25 @@ class Packed:
         return to_dense(row, self.index, self.scatter.shape)
 
     def gradient(self) -> Tensor | None:
+        rows = self.gradient_rows()
+        return None if rows is None else join(rows, self.layer.shape)
+
+    def gradient_rows(self) -> Rows | None:
+        """The same, to be read by blocks of rows, once. All ranks must, in the same order."""
         given = self.grads.take(self.layer.name)
-        if (
-            given is None and ranks() > 1
-        ):  # another rank has used the layer, and this one must take part in the average
-            given = torch.zeros(self.layer.shape, dtype=self.parameter.dtype, device=self.parameter.device)
-        return None if given is None else average_over_ranks(given)
+        if not given and ranks() == 1:
+            return None
+
+        def rows(block: slice) -> Tensor:
+            if not given:  # another rank has used the layer, and this one must take part in the average
+                shape = (block.stop - block.start, *self.layer.shape[1:])
+                return average_over_ranks(self.parameter.new_zeros(shape))
+            total = given[0](block)
+            for more in given[1:]:
+                total = total + more(block)
+            return average_over_ranks(total)
+
+        return rows
 
     def fan_in(self) -> Tensor:
         return torch.bincount(self.layer.neuron_of(self.index), minlength=self.layer.neurons)

@@ -19,11 +19,13 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import sparseopt as so
+from sparseopt.topology import dense_grads
 from sparseopt.topology.sharding import local
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from every_method import methods
 
+dense_grads.BLOCK = 64  # dense gradients in several blocks of rows, as those of large layers are
 BATCH = 16
 METHODS = methods(total_steps=40, every=4) | {
     "set": so.SET(total_steps=40, every=4),

@@ -7,10 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import sparseopt as so
+from sparseopt.topology import dense_grads
 from sparseopt.topology import scatter as scatter_module
 from sparseopt.topology.storage import Packed
+
+
+@pytest.fixture(autouse=True)
+def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense gradients in blocks of few rows, as those of large layers are."""
+    monkeypatch.setattr(dense_grads, "BLOCK", 64)
 
 
 def mlp() -> nn.Sequential:
@@ -108,6 +116,31 @@ def test_nothing_dense_is_made(network: str, monkeypatch: pytest.MonkeyPatch) ->
             assert parameter.grad.numel() < sizes[name]
         run.optimizer.step()
     assert run.topology.version == 2
+
+
+class Largest(TorchDispatchMode):
+    """The number of entries of the largest tensor of floats that was made."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_floating_point():
+            self.entries = max(self.entries, result.numel())
+        return result
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_an_update_makes_no_gradient_of_a_layer_s_size(passes: int) -> None:
+    """Nor scores: of linear layers on the kernels both exist by blocks of rows, also where passes add up."""
+    run = Training("mlp", "packed", so.RigL(total_steps=100, every=1))
+    before = dict(run.topology.masks)
+    with Largest() as largest:
+        for _ in range(passes):
+            F.cross_entropy(run.model(torch.randn(4, 20)), torch.randint(4, (4,))).backward()
+        run.optimizer.step()
+    assert largest.entries < 30 * 40 // 2
+    assert any(not torch.equal(mask, run.topology.masks[name]) for name, mask in before.items())
 
 
 @pytest.mark.parametrize("storage", ["dense", "packed"])

@@ -16,6 +16,7 @@ from torch import Tensor, nn, optim
 from torch.nn.utils import parametrize
 
 import sparseopt as so
+from sparseopt.topology import dense_grads
 from sparseopt.topology.scatter import to_packed
 from sparseopt.topology.storage import Packed
 
@@ -28,6 +29,12 @@ METHODS = {
     "rigl corrected": so.RigL(total_steps=60, every=4, drop_fraction=0.5, grow_from="corrected"),
 }
 CLOSE: Any = {"rtol": 1e-12, "atol": 1e-15}
+
+
+@pytest.fixture(autouse=True)
+def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense gradients in blocks of few rows, as those of large layers are."""
+    monkeypatch.setattr(dense_grads, "BLOCK", 64)
 
 
 class Pair:

@@ -20,6 +20,7 @@ from sparseopt.kernels.native.images import check_sum
 from sparseopt.kernels.native.memory import doubles, floats
 from sparseopt.kernels.native.norm import Norm
 from sparseopt.kernels.native.packed import KernelWeight, weight_gradients
+from sparseopt.topology.dense_grads import Rows
 
 Entered = tuple[Tensor, bool]  # where a gradient came in, and whether it was added
 ListsOf = Callable[[Conv, int, int, int], ConvLists]
@@ -95,7 +96,7 @@ class RegionRun:
         self.input_gradients: list[tuple[Tensor, int] | None] = []  # with their borders
         self.held: list[Tensor] = []  # what the kernels were given
         self._numbers = Numbers()
-        self._dense: dict[Conv, Callable[[], Tensor]] = {}  # gradients of all weights, where they are wanted
+        self._dense: dict[Conv, Rows] = {}  # gradients of all weights, where they are wanted
         self._done: set[Conv] = set()
         self._summed: set[Activation] = set()  # activations whose shortcuts' shares are in
 
@@ -348,9 +349,7 @@ class RegionRun:
         found = weight_gradients(weights, of_weights, positions, dense)
         return gradients | {weight.parameter: each for weight, each in zip(weights, found, strict=True)}
 
-    def _dense_gradient(
-        self, conv: Conv, activation: Activation, coefficients: Tensor
-    ) -> Callable[[], Tensor]:
+    def _dense_gradient(self, conv: Conv, activation: Activation, coefficients: Tensor) -> Rows:
         """The gradient of all weights, by torch: computed now, before what it is made from is overwritten."""
         module, shape = conv.module, self.weights[conv].shape
         g = self._image(self.g[activation], self.g_shapes[activation].border)
@@ -365,7 +364,7 @@ class RegionRun:
         dz = a * g + (b * (z - mean) + c)
         assert not isinstance(module.padding, str)
         gradient = conv2d_weight(x, list(shape), dz, module.stride, module.padding)  # pyright: ignore[reportArgumentType]
-        return lambda: gradient
+        return gradient.__getitem__
 
     def _image(self, blocked: Tensor, border: int) -> Tensor:
         """An activation, or its gradient, as torch has images."""

@@ -195,9 +195,9 @@ class ChainRun:
         return found
 
 
-def outer(dy: Tensor, x: Tensor) -> Tensor:
-    """The gradient of all weights of a linear layer, from that of its output and from its input."""
-    return dy.t() @ x
+def outer(dy: Tensor, x: Tensor, rows: slice) -> Tensor:
+    """Rows of the gradient of all weights of a linear layer, from that of its output and from its input."""
+    return dy[:, rows].t() @ x
 
 
 def parameters_of(chain: Chain, weights: Sequence[KernelWeight]) -> list[Tensor | None]:

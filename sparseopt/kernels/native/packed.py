@@ -5,7 +5,7 @@ after it. Where a step reads the gradient of inactive weights too, it is compute
 the gradient of what it has written (dy): on dense storage at once, on packed storage when the step asks for it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import floats, zeros
 from sparseopt.topology import Topology
+from sparseopt.topology.dense_grads import Rows, join
 from sparseopt.topology.scatter import Scatter, scatter_of, scatter_values
 
 NOTHING = floats(0)
@@ -72,9 +73,9 @@ def weight_gradients(
     weights: Sequence[KernelWeight],
     values: Sequence[Tensor],
     positions: Sequence[Tensor],
-    dense: Sequence[Callable[[], Tensor] | None],
+    dense: Sequence[Rows | None],
 ) -> list[Tensor]:
-    """The gradients of the parameters, from those of the active values; `dense` computes them for all weights, if wanted."""
+    """The gradients of the parameters, from those of the active values; `dense` computes rows of those of all weights."""
     found: list[Tensor] = []
     scattered: list[tuple[Tensor, Tensor, Tensor]] = []
     for weight, active, position, every in zip(weights, values, positions, dense, strict=True):
@@ -84,7 +85,7 @@ def weight_gradients(
                 scatter.grads.give(scatter.name, every, weight.parameter)
             found.append(active.view(1, -1))
         elif every is not None:
-            found.append(every())
+            found.append(join(every, weight.shape))
         else:
             found.append(zeros(*weight.shape))
             scattered.append((active, position, found[-1]))

@@ -7,7 +7,7 @@
 
 namespace sparseopt {
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(SPARSEOPT_WIDE)  // WIDE: to test what AVX-512 runs on machines without it
 constexpr int kLanes = 16, kRegisters = 32;
 #elif defined(__AVX2__)
 constexpr int kLanes = 8, kRegisters = 16;
@@ -152,7 +152,7 @@ SPARSEOPT_INLINE void ask_for(const T* p) {
 SPARSEOPT_INLINE Vec held(Vec v) {
 #if defined(__AVX512F__)
   asm("" : "+v"(v));
-#elif defined(__AVX__)
+#elif defined(__AVX__) && !defined(SPARSEOPT_WIDE)
   asm("" : "+x"(v));
 #endif
   return v;

@@ -73,7 +73,9 @@ class Engine:
     def summary(self) -> str:
         """A line a layer: sparse and, after a call, how and how fast; or dense and why."""
         how = {name: each for piece in self.pieces() for name, each in piece.report().items()}
-        sparse = sum(each.reason is None for each in self.layers)
+        sparse = sum(
+            each.reason is None and not how.get(each.name, "").startswith("dense") for each in self.layers
+        )
         layers = f"{len(self.layers)} layer{'' if len(self.layers) == 1 else 's'}"
         title = f"engine of {self.name}: {sparse} of {layers} on sparse kernels"
         rows = [

@@ -16,7 +16,6 @@ from pathlib import Path
 from sparseopt.kernels.native import levels
 from sparseopt.kernels.native.cache import Folder, folders, say
 from sparseopt.kernels.native.compiler import (
-    SANITIZED,
     BuildError,
     compile_library,
     find_compiler,
@@ -58,7 +57,7 @@ def locate(level: str) -> str:
     if platform.system() != "Linux":
         raise BuildError(f"the kernels are built on Linux only, this is {platform.system()}")
     brought = BUILT / library_name(level, fingerprint())
-    if brought.is_file() and not level.endswith(SANITIZED):
+    if brought.is_file():
         return str(brought)
     # The descriptor stays open: the loader takes a second library of the same name for the first one.
     return f"/proc/self/fd/{library(level)}"

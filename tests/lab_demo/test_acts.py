@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sparseopt.lab.demo.jobs import TrainingResult
-from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, METHODS, SPARSITIES, DemoSettings, plan
+from sparseopt.lab.demo.plan import CORRECTIONS, MASKS, METHODS, SPARSITIES, DemoSettings, trainings
 from sparseopt.lab.demo.results_act import results_act, stored_bytes
 from sparseopt.lab.demo.training_act import training_act
 
@@ -56,12 +56,13 @@ def test_results_name_the_best_sparse_row_and_every_row_has_its_size() -> None:
             for ham in ("plain", "with HAM"):
                 accuracy = 0.93 if (method, ham) == ("RigL", "with HAM") else 0.9
                 outcomes[method, f"{sparsity:g}", ham] = [_outcome(0.2, accuracy)] * 2
-    act = results_act(outcomes, DemoSettings())
+    act = results_act(outcomes, DemoSettings(), None)
     assert "RigL with HAM" in act.sentences[0]
     assert "93.0%" in act.sentences[0]
-    assert "+0.0 to +3.0 points" in act.sentences[2]
+    assert "+0.0 to +3.0 points" in act.sentences[3]
     assert act.table is not None
     assert len(act.table.rows) == 2 + 2 * 2 * len(SPARSITIES)
+    assert "no C++ compiler" in results_act(outcomes, DemoSettings(), "no C++ compiler").sentences[1]
 
 
 def test_stored_bytes_by_hand() -> None:
@@ -70,11 +71,8 @@ def test_stored_bytes_by_hand() -> None:
 
 
 def test_plan_pairs_the_seeds_and_covers_the_acts() -> None:
-    jobs = plan(DemoSettings(seeds=3, table_seeds=2))
-    assert [sum(job.act == act for job in jobs) for act in (2, 3, 4)] == [
-        2,
-        3 * 2 * 3,
-        2 * 2 * 9 - 2,
-    ]  # SET at 95% is in both
+    jobs = trainings(DemoSettings(seeds=3, table_seeds=2), "on")
+    # SET at 95% is in both
+    assert [sum(job.act == act for job in jobs) for act in (3, 4)] == [3 * 2 * 3, 2 * 2 * 9 - 2]
     with pytest.raises(AttributeError):
         jobs[0].act = 2  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,13 +1,15 @@
 """`sparseopt demo`, played small: the page is whole and self-contained, its path comes last, and its runs are kept."""
 
+import os
 import re
+import signal
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from sparseopt.lab.commands.demo import main
-from sparseopt.lab.demo.workers import run_all
+from sparseopt.lab.demo.workers import pool_of, run_all
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import find_runs
 
@@ -91,5 +93,14 @@ class _Refusing:
 
 
 def test_error_in_a_worker_arrives_with_the_name_of_its_job() -> None:
-    with pytest.raises(UserError, match="counting: out of digits; bring more"):
-        list(run_all([_Refusing()], 1))
+    with pool_of(1) as pool, pytest.raises(UserError, match="counting: out of digits; bring more"):
+        list(run_all([_Refusing()], pool))
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_ends_the_demo_with_a_remedy() -> None:
+    with pool_of(1) as pool, pytest.raises(UserError, match="--workers 1"):
+        list(run_all([_die], pool))

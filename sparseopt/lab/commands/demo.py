@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,21 @@ from rich.progress import (
 
 from sparseopt.lab.cli.command import run
 from sparseopt.lab.demo.act import Act
-from sparseopt.lab.demo.jobs import AnalysisJob, TrainingJob, TrainingResult
+from sparseopt.lab.demo.jobs import AnalysisJob, KernelsJob, TrainingJob, TrainingResult
 from sparseopt.lab.demo.page import WHEN, write_page
-from sparseopt.lab.demo.plan import SERIES, DemoSettings, Group, Jobs, plan
+from sparseopt.lab.demo.plan import SERIES, DemoSettings, Group, analyses, trainings
 from sparseopt.lab.demo.results_act import results_act
 from sparseopt.lab.demo.skew_act import skew_act
 from sparseopt.lab.demo.speed_act import speed_act
 from sparseopt.lab.demo.training_act import training_act
-from sparseopt.lab.demo.workers import run_all
+from sparseopt.lab.demo.workers import pool_of, run_all
 from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.show.figures import save
 from sparseopt.lab.show.terminal import print_table, wide_console
 from sparseopt.lab.speed.measure import RESNET, measure
 
 TITLES = {1: "Act 1: speed", 2: "Act 2: the skew", 3: "Act 3: training", 4: "Act 4: what you get"}
+DemoJob = KernelsJob | AnalysisJob | TrainingJob
 SPARSITY = 0.95  # of the network that act 1 times
 COLUMNS = (
     SpinnerColumn(),
@@ -52,23 +54,26 @@ def demo(settings: DemoSettings) -> None:
     console = wide_console()
     started = time.monotonic()
     console.print(WHEN, highlight=False)
-    first = speed_act(
-        measure(RESNET, SPARSITY, settings.seconds)
-    )  # before the workers start, who would disturb it
-    _tell(console, first, settings.out)
-    jobs = plan(settings)
-    results = _compute(jobs, settings.workers, console)
-    acts = _acts(jobs, results, settings)
-    for act in acts:
+    with pool_of(settings.workers) as pool:
+        # Compiling takes one core for a while: the other one can analyse meanwhile. Nobody works while speed is measured.
+        _, ratio, law = _compute([KernelsJob(), *analyses(settings)], pool, console)
+        speed = measure(RESNET, SPARSITY, settings.seconds)
+        acts = [speed_act(speed), skew_act(ratio, law)]
+        for act in acts:
+            _tell(console, act, settings.out)
+        jobs = trainings(settings, "on" if speed.why_not is None else "off")
+        results = _compute(jobs, pool, console)
+    trained = _by_act(jobs, results, settings)
+    for act in (training_act(trained[3], settings), results_act(trained[4], settings, speed.why_not)):
+        acts.append(act)
         _tell(console, act, settings.out)
-    acts = [first, *acts]
     page = settings.out / "index.html"
-    runs = [Run.read(job.folder) for job in jobs if isinstance(job, TrainingJob)]
+    runs = [Run.read(job.folder) for job in jobs]
     write_page(acts, runs, page, seconds=time.monotonic() - started, workers=settings.workers)
     print(page.resolve())
 
 
-def _compute(jobs: Jobs, workers: int, console: Console) -> list[Any]:
+def _compute(jobs: Sequence[DemoJob], pool: ProcessPoolExecutor, console: Console) -> list[Any]:
     """All results in the order of the jobs, while showing how far each act is."""
     results: list[Any] = [None] * len(jobs)
     acts = {job.act: TITLES[job.act] for job in jobs}
@@ -76,7 +81,7 @@ def _compute(jobs: Jobs, workers: int, console: Console) -> list[Any]:
     with Progress(*COLUMNS, console=console, disable=not console.is_terminal) as progress:
         totals = {act: sum(job.act == act for job in jobs) for act in acts}
         tasks = {act: progress.add_task(TITLES[act], total=totals[act], last="") for act in acts}
-        for index, result in run_all(jobs, workers):
+        for index, result in run_all(jobs, pool):
             results[index], job = result, jobs[index]
             done[job.act] += 1
             news = f"{job}{_news(result)}"
@@ -90,22 +95,16 @@ def _news(result: Any) -> str:
     return f": {result.result['test_accuracy']:.1%}" if isinstance(result, TrainingResult) else ""
 
 
-def _acts(jobs: Jobs, results: Sequence[Any], settings: DemoSettings) -> list[Act]:
-    analyses = {
-        job.name: result for job, result in zip(jobs, results, strict=True) if isinstance(job, AnalysisJob)
-    }
-    outcomes = {
-        job.config: result for job, result in zip(jobs, results, strict=True) if isinstance(job, TrainingJob)
-    }
-    trainings: dict[int, dict[Group, list[TrainingResult]]] = {act: {} for act in SERIES}
+def _by_act(
+    jobs: Sequence[TrainingJob], results: Sequence[TrainingResult], settings: DemoSettings
+) -> dict[int, dict[Group, list[TrainingResult]]]:
+    """What each act shows, group by group, seeds in their order."""
+    outcomes = {job.config: result for job, result in zip(jobs, results, strict=True)}
+    trained: dict[int, dict[Group, list[TrainingResult]]] = {act: {} for act in SERIES}
     for act, series in SERIES.items():
         for group, config in series(settings):
-            trainings[act].setdefault(group, []).append(outcomes[config])
-    return [
-        skew_act(analyses["bn-ratio"], analyses["fan-in"]),
-        training_act(trainings[3], settings),
-        results_act(trainings[4], settings),
-    ]
+            trained[act].setdefault(group, []).append(outcomes[config])
+    return trained
 
 
 def _tell(console: Console, act: Act, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the demo computes, in pieces that worker processes can take: an analysis, or one training."""
+"""What the demo computes, in pieces that worker processes can take: the kernels' compilation, an analysis, or one training."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,23 @@ from sparseopt.lab.analyses.analysis import Result, quietly
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.demo.keep import keep
 from sparseopt.lab.runs.row import Row
+from sparseopt.lab.speed.measure import unavailable
+from sparseopt.lab.training.acceleration import Accelerate
 from sparseopt.lab.training.train import train
 from sparseopt.lab.training.trainer import Observer, Trainer
+
+
+@dataclass(frozen=True)
+class KernelsJob:
+    """Compiles the sparse kernels where nobody has, so that all other processes find them."""
+
+    act: int = 1
+
+    def __call__(self) -> str | None:
+        return unavailable()
+
+    def __str__(self) -> str:
+        return "sparse kernels compiled"
 
 
 @dataclass(frozen=True)
@@ -54,11 +69,12 @@ class TrainingJob:
     group: tuple[str, ...]
     config: Config
     folder: Path
+    accelerate: Accelerate = "on"
 
     def __call__(self) -> TrainingResult:
         recorder = _Recorder()
-        summary = train(self.config, observers=[recorder])
-        keep(summary, self.folder)
+        summary = train(self.config, observers=[recorder], accelerate=self.accelerate)
+        keep(summary, self.folder, self.accelerate)
         return TrainingResult(recorder.losses, summary.result, recorder.first_spread)
 
     def __str__(self) -> str:

@@ -12,8 +12,8 @@ from sparseopt.lab.config.controls import CorrectionName
 from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 from sparseopt.lab.demo.jobs import AnalysisJob, TrainingJob
 from sparseopt.lab.errors import require, require_positive
+from sparseopt.lab.training.acceleration import Accelerate
 
-Jobs = list[AnalysisJob | TrainingJob]
 Group = tuple[str, ...]
 Series = Iterator[tuple[Group, Config]]
 """What an act shows: trainings, each in its group; those of one group differ in their seed alone."""
@@ -67,19 +67,22 @@ class DemoSettings:
         )
 
 
-def plan(settings: DemoSettings) -> Jobs:
-    """All jobs, in the order of the acts; a training that two acts show is done once, for the first of them."""
-    trainings: dict[Config, TrainingJob] = {}
+def analyses(settings: DemoSettings) -> list[AnalysisJob]:
+    """What act 2 measures."""
+    return [
+        AnalysisJob(2, "bn-ratio", TwinSettings(batches=settings.batches)),
+        AnalysisJob(2, "fan-in", FanInSettings(batches=settings.batches, steps=())),
+    ]
+
+
+def trainings(settings: DemoSettings, accelerate: Accelerate) -> list[TrainingJob]:
+    """All trainings, in the order of the acts; one that two acts show is done once, for the first of them."""
+    jobs: dict[Config, TrainingJob] = {}
     for act, series in SERIES.items():
         for group, config in series(settings):
             folder = settings.out / "runs" / config.run_name
-            trainings.setdefault(config, TrainingJob(act, group, config, folder))
-    return [*_analyses(settings), *trainings.values()]
-
-
-def _analyses(settings: DemoSettings) -> Iterator[AnalysisJob]:
-    yield AnalysisJob(2, "bn-ratio", TwinSettings(batches=settings.batches))
-    yield AnalysisJob(2, "fan-in", FanInSettings(batches=settings.batches, steps=()))
+            jobs.setdefault(config, TrainingJob(act, group, config, folder, accelerate))
+    return list(jobs.values())
 
 
 def _training(settings: DemoSettings) -> Series:

@@ -42,7 +42,7 @@ for dense, sparse in zip(*found):
 print("lanes", operators().lanes())
 """
 LANES = {"avx512": 16, "avx2": 8, "portable": 4}
-WIDE = levels.possible()[-1] + compiler.WIDE
+WIDE = levels.possible()[-1] + "-wide"
 
 
 @pytest.mark.parametrize("level", [*levels.possible(), WIDE])
@@ -85,7 +85,7 @@ def test_clang_takes_the_flags_and_the_sources() -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("level", ["sse9", "avx512"])
+@pytest.mark.parametrize("level", ["sse9", "avx512", "avx2-tall"])
 def test_a_level_that_cannot_be_is_an_error(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(levels, "features", lambda: levels.V3)
     monkeypatch.setenv("SPARSEOPT_KERNELS", level)

@@ -165,7 +165,7 @@ def asan() -> Path | None:
 def test_no_memory_error_and_no_undefined_behaviour(code: str) -> None:
     environment = {
         **os.environ,
-        "SPARSEOPT_KERNELS": f"{levels.chosen()}{compiler.SANITIZED}",
+        "SPARSEOPT_KERNELS": f"{levels.chosen()}-sanitized",
         "LD_PRELOAD": str(asan()),
         "ASAN_OPTIONS": "detect_leaks=0",  # Python never frees all it has
         "UBSAN_OPTIONS": "print_stacktrace=1",

@@ -20,14 +20,12 @@ FLAGS = (
 # What each level is compiled with beyond what every CPU of its kind has.
 X86_LEVELS = {"avx512": ("-march=x86-64-v4",), "avx2": ("-march=x86-64-v3",), "portable": ()}
 OTHER_LEVELS = {"portable": ()}
-# Forms of a level that only tests ask for, by what follows its name.
-SANITIZED = (
-    "-sanitized"  # memory errors and undefined behaviour end the process; libasan must be loaded first
-)
-WIDE = "-wide"  # lanes and tiles of AVX-512, each vector in several registers: its code, where it cannot be executed
+# Forms of a level, for tests: `avx2-wide`, `avx2-wide-sanitized`.
 FORMS = {
-    SANITIZED: ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    WIDE: ("-DSPARSEOPT_WIDE",),
+    # lanes and tiles of AVX-512, each vector in several registers: its code, where it cannot be executed
+    "wide": ("-DSPARSEOPT_WIDE",),
+    # memory errors and undefined behaviour end the process; libasan must be loaded first
+    "sanitized": ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 }
 
 
@@ -40,14 +38,10 @@ def levels() -> Mapping[str, tuple[str, ...]]:
     return X86_LEVELS if platform.machine() in ("x86_64", "AMD64") else OTHER_LEVELS
 
 
-def plain(level: str) -> str:
-    """A level without what makes it one of `FORMS`."""
-    return next((level.removesuffix(form) for form in FORMS if level.endswith(form)), level)
-
-
 def flags(level: str) -> tuple[str, ...]:
-    """Of a level, or of one of its `FORMS`."""
-    return (*FLAGS, *levels()[plain(level)], *FORMS.get(level.removeprefix(plain(level)), ()))
+    """Of a level, or of one of its forms. Raises `KeyError` if there is none of this name."""
+    plain, *forms = level.split("-")
+    return (*FLAGS, *levels()[plain], *(flag for form in forms for flag in FORMS[form]))
 
 
 def find_compiler() -> list[str]:

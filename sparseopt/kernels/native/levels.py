@@ -4,7 +4,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from sparseopt.kernels.native.compiler import levels, plain
+from sparseopt.kernels.native.compiler import FORMS, levels
 
 # As Linux names them: what gcc takes for granted with -march=x86-64-v3 and -v4.
 V3 = frozenset(("avx", "avx2", "fma", "bmi1", "bmi2", "f16c", "abm", "movbe", "xsave"))
@@ -38,6 +38,7 @@ def chosen() -> str:
 
 
 def check(level: str, parameter: str) -> None:
-    if plain(level) not in possible():
-        why = "this CPU cannot execute it" if plain(level) in levels() else "there is no such level"
+    plain, *forms = level.split("-")
+    if plain not in possible() or not FORMS.keys() >= set(forms):
+        why = "this CPU cannot execute it" if level in levels() else "there is no such level"
         raise ValueError(f"{parameter} must be one of {', '.join(possible())}, got {level!r}: {why}")

@@ -157,6 +157,50 @@ def test_bands_of_any_height_and_kernel(
         assert agree(engine, model, torch.randn(batch, 3, *size))
 
 
+class Pooled(nn.Module):
+    """Max poolings of several windows between convolutions; the first reads what no ReLU has made."""
+
+    def __init__(self, window: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(size, 8, 3, padding=1) for size in (3, 8, 8))
+        self.early, self.pool = nn.MaxPool2d(2), nn.MaxPool2d(*window)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.second(self.early(self.first(x))))
+        return self.third(self.pool(x)).mean((2, 3))
+
+
+@pytest.mark.parametrize("window", [(2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 2, 2), (3, 3, 0)])
+@pytest.mark.parametrize("size", [(32, 32), (37, 41), (14, 70)])
+@pytest.mark.parametrize("batch", [1, 9])
+def test_max_poolings_behind_a_relu_are_part_of_a_region(
+    window: tuple[int, int, int], size: tuple[int, int], batch: int
+) -> None:
+    torch.manual_seed(0)
+    model = Pooled(window)
+    engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
+    assert len(engine.pieces()) == (3 if window[1] == 3 else 2)
+    x = torch.randn(batch, 3, *size)
+    assert agree(engine, model, x)
+    x[0, 0, 5, 5] = float("nan")
+    with torch.no_grad():
+        assert torch.equal(engine(x).isnan(), model(x).isnan())
+
+
+def test_a_max_pooling_that_others_see_stays_where_it_is() -> None:
+    class Seen(Pooled):
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.second(self.early(self.first(x))))
+            y = self.pool(x)
+            return self.third(y).mean((2, 3)) + y.mean((2, 3)) + x.mean((2, 3))
+
+    torch.manual_seed(0)
+    model = Seen((2, 2, 0))
+    engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
+    assert len(engine.pieces()) == 3
+    assert agree(engine, model, torch.randn(3, 3, 24, 24))
+
+
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
     before = torch.get_num_threads()

@@ -152,6 +152,45 @@ HOSTILE: dict[str, Callable[[list[Any], dict[str, Tensor]], None]] = {
 }
 
 
+POOLED: dict[str, dict[str, Any]] = {
+    "pooled input beyond": {"input": 9},
+    "pooled own output": {"input": 2},
+    "pooled image": {"input": 0},
+    "pooled stride": {"stride": 3},
+    "pooled padding": {"padding": [2, 2]},
+    "pooled window": {"pool": [0, 3]},
+    "pooled axes": {"pool": [3]},
+}
+
+
+def pooled() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 4, 3))
+
+
+@pytest.mark.parametrize("what", POOLED)
+def test_hostile_poolings_are_refused(tmp_path: Path, what: str) -> None:
+    compiled(pooled()).save(tmp_path / "engine.safetensors")
+    path = rewritten(
+        tmp_path / "engine.safetensors", lambda ops, tensors: region(ops)["steps"][1].update(POOLED[what])
+    )
+    with pytest.raises(ValueError, match="not an engine"):
+        so.load_engine(path)
+    negative = rewritten(
+        tmp_path / "engine.safetensors", lambda ops, tensors: region(ops)["steps"][0].update(relu=False)
+    )
+    with pytest.raises(ValueError, match="may be negative"):
+        so.load_engine(negative)
+
+
+def test_poolings_are_saved_with_their_region(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    engine = compiled(pooled())
+    assert len(engine.pieces()) == 1
+    engine.save(tmp_path / "engine.safetensors")
+    loaded, x = so.load_engine(tmp_path / "engine.safetensors"), torch.randn(5, 3, 28, 28)
+    assert torch.equal(loaded(x), engine(x))
+
+
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_files_are_refused(tmp_path: Path, what: str) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), Block())

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 import sparseopt as so
 from sparseopt.kernels.frozen.chain import FrozenChain
+from sparseopt.kernels.frozen.layouts import Cut, Layout, layouts
 from sparseopt.kernels.frozen.measurements import Measurements
-from sparseopt.kernels.frozen.program import Layout
+from sparseopt.kernels.frozen.program import extents_of
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.native.build import operators
 
@@ -53,10 +54,72 @@ def test_every_tile_and_every_block_gives_the_same_bits(layout: Layout, size: tu
     tiles = operators().tiles(layout.lanes)
     assert {(2, 4), (1, 7), (4, 2)} <= {(tile.rows, tile.columns) for tile in tiles}
     for tile, block in itertools.product(tiles, (0, 1, 2, 4)):
-        for number, step in enumerate(region.content.steps):
+        for number, step in enumerate(region.content.learned()):
             direct = step.stride in tile.direct
             network.choose(number, tile.number, block if block or direct else step.weight.shape[1])
         assert torch.equal(region(x)[0], expected), (tile, block)
+
+
+class Stages(nn.Module):
+    """As a ResNet begins and goes on: a max pooling, and images of 1/4, 1/8 and 1/16 of the height, each with a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.pool = nn.Conv2d(3, 9, 7, 2, 3), nn.MaxPool2d(3, 2, 1)
+        self.first = nn.Conv2d(9, 9, 3, padding=1)
+        self.down, self.projection = nn.Conv2d(9, 13, 3, 2, 1), nn.Conv2d(9, 13, 1, 2)
+        self.last, self.short = nn.Conv2d(13, 7, 3, 2, 1), nn.Conv2d(13, 7, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(torch.relu(self.stem(x)))
+        x = torch.relu(self.first(x) + x)
+        x = torch.relu(self.down(x) + self.projection(x))
+        return torch.relu(self.last(x) + self.short(x))
+
+
+# Steps: stem, pooling, first, down or projection, ... Images of 112 rows have 28, 14 and 7 behind the pooling.
+CUT = [
+    Layout(4, 4, (Cut(3, 2), Cut(5, 1))),
+    Layout(8, 4, (Cut(3, 2), Cut(5, 1))),
+    Layout(8, 4, (Cut(3, 1),)),
+    Layout(16, 16, (Cut(2, 8), Cut(3, 4), Cut(5, 1))),
+    Layout(16, 16, (Cut(3, 2), Cut(5, 1))),
+    Layout(16, 16, (Cut(3, 1),)),
+]
+
+
+@pytest.mark.parametrize("layout", CUT, ids=str)
+def test_fewer_bands_behind_a_cut_give_the_same_bits(layout: Layout) -> None:
+    torch.manual_seed(0)
+    model = Stages()
+    engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
+    content = region_of(engine).content
+    height = 448 if layout.bands == 16 else 112  # so that bands before a cut make up those behind it
+    threads = torch.get_num_threads()
+    for samples in (1, 2, 3, layout.samples, layout.samples + 3):
+        x = torch.randn(samples, 3, height, 40)
+        with torch.no_grad():
+            torch.testing.assert_close(engine(x), model(x))
+        expected = FrozenRegion(content, (Layout(8, 1),))(x)[0]
+        region = FrozenRegion(content, (layout,))
+        try:
+            for number in (1, 2, 3):
+                torch.set_num_threads(number)
+                assert torch.equal(region(x)[0], expected)
+        finally:
+            torch.set_num_threads(threads)
+
+
+def test_images_of_a_batch_are_cut_into_fewer_bands_as_they_become_coarser() -> None:
+    torch.manual_seed(0)
+    model = Stages()
+    content = region_of(so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))).content
+    extents = extents_of(content, [(112, 112)])
+    assert layouts(content, extents, 8, 8)[0] == Layout(8, 8, (Cut(1, 4), Cut(3, 2), Cut(5, 1)))
+    assert layouts(content, extents, 4, 4)[0] == Layout(4, 4, (Cut(3, 2), Cut(5, 1)))
+    assert [each.cuts for each in layouts(content, extents, 3, 8)] == [()]  # lanes would be empty
+    even = extents_of(content, [(256, 112)])  # 64, 32 and 16 rows: eight bands for all of them
+    assert [each.cuts for each in layouts(content, even, 8, 8)] == [()]
 
 
 def test_wide_tiles_run_without_wide_registers() -> None:

@@ -164,4 +164,36 @@ void fill_halo(const Plane<L>& x, const Bands& bands, const Part& part) {
   }
 }
 
+// A value of images cut into `from` bands, to be one share of a value of Ratio times as many images in as many times fewer bands: what
+// was a band is then a part of one, and the lanes of one part lie side by side.
+//
+//   8 lanes, Ratio 2         from   row r          band  0  1  2  3  4  5  6  7
+//                            to     row r          band  0  2  4  6  in lanes 4 * share ...
+//                                   row rows + r         1  3  5  7
+template <int L, int Ratio, int Part_ = 0>
+void recut_vector(const float* from, float* to, int64_t part) {
+  if constexpr (Part_ < Ratio) {
+    Simd<L>::template store_every<Ratio, Part_>(to + Part_ * part, Simd<L>::load(from));
+    recut_vector<L, Ratio, Part_ + 1>(from, to, part);
+  }
+}
+
+template <int L, int Ratio>
+void recut_by(const Plane<L>& from, const Plane<L>& to, int share, const Part& part) {
+  for (int h = 0; h < from.rows; ++h)
+    for (int c = part.first_channel; c < part.last_channel; ++c)
+      for (int w = part.first_column; w < part.last_column; ++w)
+        recut_vector<L, Ratio>(from.at(h, c, w), to.at(h, c, w) + share * (L / Ratio), from.rows * to.row);
+}
+
+template <int L>
+void recut(const Plane<L>& from, const Plane<L>& to, int ratio, int share, const Part& part) {
+  if (ratio == 2) return recut_by<L, 2>(from, to, share, part);
+  if (ratio == 4) return recut_by<L, 4>(from, to, share, part);
+  if constexpr (L >= 8)
+    if (ratio == 8) return recut_by<L, 8>(from, to, share, part);
+  if constexpr (L >= 16)
+    if (ratio == 16) return recut_by<L, 16>(from, to, share, part);
+}
+
 }  // namespace sparseopt

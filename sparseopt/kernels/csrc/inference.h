@@ -21,12 +21,13 @@ struct Weights {
   int64_t out, in, height, width;
 };
 
-// relu(convolution + bias [+ shortcut])
+// relu(convolution + bias [+ shortcut]); with `pool`, the maximum over a window as large as the weights, of which there are none. What
+// is pooled is never negative, so that the zeros around it do not count.
 struct Conv {
   Weights weights;
   const float* bias;
   int64_t input, output, shortcut;  // slots; shortcut -1: none
-  int64_t stride, padding_rows, padding_columns, shortcut_stride, shortcut_offset, relu;
+  int64_t stride, padding_rows, padding_columns, shortcut_stride, shortcut_offset, relu, pool;
 };
 
 // tile: its number. block: input channels that are copied together; 0: they are read where they are.
@@ -34,9 +35,9 @@ struct Way {
   int tile = 0, block = 0;
 };
 
-// An activation's place in the arena, with the rows of one band.
+// An activation's place in the arena, how many bands a sample has in it, and the rows of one.
 struct Slot {
-  int64_t offset, channels, height, width, border, rows;
+  int64_t offset, channels, height, width, border, rows, bands;
 
   template <int L>
   Plane<L> plane(float* arena) const {
@@ -106,10 +107,11 @@ class Layer {
 
   // Columns from `part.first_column` on have to begin a tile.
   Part part(const Plane<L>& y, const Member& member) const {
-    return part_of(y.width, y.channels, size_.columns, member, [&](int c) { return per_channel_[c]; });
+    return part_of(y.width, y.channels, size_.columns, member, [&](int c) { return conv.pool ? c : per_channel_[c]; });
   }
 
   void run(const Plane<L>& x, const Plane<L>& y, const Plane<L>& shortcut, const Part& part) const {
+    if (conv.pool) return pool(x, y, part);
     const int S = int(conv.stride), blocks = block_ ? int((conv.weights.in + block_ - 1) / block_) : 1;
     const int64_t T = conv.shortcut_stride;
     Tile t;
@@ -140,6 +142,20 @@ class Layer {
 
  private:
   size_t copied() const { return size_t(block_) * window_rows_ * conv.stride * half_ * L; }
+
+  void pool(const Plane<L>& x, const Plane<L>& y, const Part& part) const {
+    using V = Simd<L>;
+    const auto S = conv.stride;
+    for (int h = 0; h < y.rows; ++h)
+      for (int c = part.first_channel; c < part.last_channel; ++c)
+        for (int w = part.first_column; w < part.last_column; ++w) {
+          const float* from = x.at(h * S - conv.padding_rows, c, w * S - conv.padding_columns);
+          auto most = V::load(from);
+          for (int r = 0; r < conv.weights.height; ++r)
+            for (int i = 0; i < conv.weights.width; ++i) most = V::larger(most, V::load(from + r * x.row + i * L));
+          V::store(y.at(h, c, w), most);
+        }
+  }
 
   // What a tile at (h, w) of the input reads of the channels of one block: [channel][row][column mod stride][column / stride][lane].
   // Rows and columns beyond the border are those of a tile that reaches beyond the image, and are left as they are.

@@ -22,10 +22,17 @@ struct Output {
   }
 };
 
+// Layers that run with images cut in one way, up to `end`. Coarse images are cut into fewer bands: what earlier segments have made of
+// several groups of samples, in slot `from`, is put together in slot `to`, and read by the first layer of this one.
+struct Segment {
+  int64_t end, bands, from, to;
+};
+
 struct Tables {
-  int64_t lanes, bands;
+  int64_t lanes;
   int64_t floats;  // of an arena
-  int64_t slot_count, layer_count, input_count, output_count;
+  int64_t segment_count, slot_count, layer_count, input_count, output_count;
+  const Segment* segments;
   const Slot* slots;
   const Conv* layers;
   const int64_t* inputs;  // slots
@@ -44,7 +51,7 @@ class Network {
  public:
   virtual ~Network() = default;
   virtual void choose(int64_t layer, const Way& way) = 0;
-  // The shortest of several runs of one layer, in seconds, on one thread.
+  // The shortest of several runs of one layer, or of what joins segment `layer` - the number of layers, in seconds, on one thread.
   virtual double time(int64_t layer, int64_t runs) const = 0;
   // images [input][sample][channel][row][column] -> results, one an output
   virtual void run(int64_t samples, const float* const* images, float* const* results) const = 0;
@@ -54,7 +61,7 @@ template <int L>
 class NetworkOf : public Network {
  public:
   explicit NetworkOf(const Tables& t)
-      : bands_(int(t.bands)), floats_(t.floats), slots_(t.slots, t.slots + t.slot_count),
+      : floats_(t.floats), segments_(t.segments, t.segments + t.segment_count), slots_(t.slots, t.slots + t.slot_count),
         inputs_(t.inputs, t.inputs + t.input_count), outputs_(t.outputs, t.outputs + t.output_count), owner_(arenas().new_owner()) {
     for (int64_t i = 0; i < t.layer_count; ++i) layers_.emplace_back(t.layers[i]);
     for (size_t i = 0; i < layers_.size(); ++i) choose(i, Way{});
@@ -74,17 +81,19 @@ class NetworkOf : public Network {
     double best = 1e9;
     for (int64_t i = 0; i < runs; ++i) {
       const double start = seconds_computed();
-      run_layer(layers_[layer], arena.get(), Member{});
+      if (layer < int64_t(layers_.size())) run_layer(layers_[layer], arena.get(), Member{});
+      else join(layer - layers_.size(), 0, arena.get(), Member{});
       best = std::min(best, seconds_computed() - start);
     }
     return best;
   }
 
   void run(int64_t samples, const float* const* images, float* const* results) const override {
-    const int64_t together = L / bands_, groups = (samples + together - 1) / together, threads = num_threads();
+    const int64_t together = samples_of(segments_.size() - 1), groups = (samples + together - 1) / together, threads = num_threads();
     const auto run_group = [&](int64_t group, float* arena, const Member& member) {
       const int64_t first = group * together;
-      run_together(images, first, int(std::min(together, samples - first)), arena, results, member);
+      run_segment(segments_.size() - 1, images, first, int(std::min(together, samples - first)), arena, member);
+      if (member.number == 0) write_all(first, int(std::min(together, samples - first)), arena, results);
     };
     if (4 * groups <= 3 * threads) {  // too few to go round: all threads on one group after the other
       const Arenas::Lease arena = lease();
@@ -103,7 +112,8 @@ class NetworkOf : public Network {
   Plane<L> plane(int64_t slot, float* arena) const {
     return slot < 0 ? Plane<L>{} : slots_[slot].template plane<L>(arena ? arena + slack_ : nullptr);
   }
-  Bands bands_of(int64_t slot) const { return {bands_, int(slots_[slot].height)}; }
+  Bands bands_of(int64_t slot) const { return {int(slots_[slot].bands), int(slots_[slot].height)}; }
+  int64_t samples_of(size_t segment) const { return L / segments_[segment].bands; }
 
   // Floats around the slots: a tile that reaches beyond its image reads what is there, to no effect.
   int64_t slack() const {
@@ -136,8 +146,39 @@ class NetworkOf : public Network {
     fill_halo(y, bands_of(conv.output), part);
   }
 
-  void run_together(const float* const* images, int64_t first, int samples, float* arena, float* const* results,
-                    const Member& member) const {
+  // All layers up to the segment's last, for as many samples as it takes together, or fewer.
+  void run_segment(size_t segment, const float* const* images, int64_t first, int samples, float* arena, const Member& member) const {
+    if (segment == 0) {
+      read(images, first, samples, arena, member);
+    } else {
+      const int each = int(samples_of(segment - 1));
+      for (int share = 0; share * each < samples; ++share) {
+        run_segment(segment - 1, images, first + share * each, std::min(each, samples - share * each), arena, member);
+        join(segment, share, arena, member);
+        member.wait();
+      }
+      const Plane<L> x = plane(segments_[segment].to, arena);
+      fill_halo(x, bands_of(segments_[segment].to), join_part(x, member));
+      member.wait();
+    }
+    for (int64_t i = segment ? segments_[segment - 1].end : 0; i < segments_[segment].end; ++i) {
+      run_layer(layers_[i], arena, member);
+      member.wait();
+    }
+  }
+
+  // What the segment before has made, as one share of what this one reads.
+  void join(size_t segment, int share, float* arena, const Member& member) const {
+    const Segment& s = segments_[segment];
+    const Plane<L> to = plane(s.to, arena);
+    recut(plane(s.from, arena), to, int(segments_[segment - 1].bands / s.bands), share, join_part(to, member));
+  }
+
+  static Part join_part(const Plane<L>& x, const Member& member) {
+    return part_of(x.width, x.channels, 1, member, [](int c) { return c; });
+  }
+
+  void read(const float* const* images, int64_t first, int samples, float* arena, const Member& member) const {
     if (member.number == 0) {
       for (size_t i = 0; i < inputs_.size(); ++i) {
         const Slot& slot = slots_[inputs_[i]];
@@ -147,11 +188,9 @@ class NetworkOf : public Network {
       }
     }
     member.wait();
-    for (const Layer<L>& layer : layers_) {
-      run_layer(layer, arena, member);
-      member.wait();
-    }
-    if (member.number > 0) return;
+  }
+
+  void write_all(int64_t first, int samples, float* arena, float* const* results) const {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const Slot& slot = slots_[outputs_[i].slot];
       write(i, plane(outputs_[i].slot, arena), bands_of(outputs_[i].slot), samples, results[i] + first * outputs_[i].size(slot));
@@ -171,8 +210,8 @@ class NetworkOf : public Network {
                     means + int64_t(sample) * x.channels, to + int64_t(sample) * features);
   }
 
-  int bands_;
   int64_t floats_, slack_ = 0;
+  std::vector<Segment> segments_;
   std::vector<Slot> slots_;
   std::vector<Layer<L>> layers_;
   std::vector<int64_t> inputs_;  // slots

@@ -19,6 +19,8 @@ struct Simd {
   // As in torch, what is not a number stays so.
   static SPARSEOPT_INLINE Vec relu(Vec v) { return Vec{} > v ? Vec{} : v; }
 
+  static SPARSEOPT_INLINE Vec larger(Vec a, Vec b) { return (a >= b) | (a != a) ? a : b; }
+
   static SPARSEOPT_INLINE Vec load_unaligned(const float* p) {
     Vec v;
     __builtin_memcpy(&v, p, sizeof v);
@@ -26,10 +28,28 @@ struct Simd {
   }
   static SPARSEOPT_INLINE void store_unaligned(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 
+  // The lanes First, First + Step, ... side by side.
+  template <int Step, int First>
+  static SPARSEOPT_INLINE void store_every(float* p, Vec v) {
+    gather_lanes<Step, First>(p, v, std::make_integer_sequence<int, L / Step>{});
+  }
+
   // A square of L vectors: afterwards lane n of vector m is what was lane m of vector n.
   static SPARSEOPT_INLINE void transpose(Vec* square) { exchange_bits<1>(square); }
 
  private:
+  template <int Step, int First, int... Lane>
+  static SPARSEOPT_INLINE void gather_lanes(float* p, Vec v, std::integer_sequence<int, Lane...>) {
+    if constexpr (sizeof...(Lane) == 1) {
+      float lanes[L];
+      __builtin_memcpy(lanes, &v, sizeof v);
+      *p = lanes[First];
+    } else {
+      const auto part = __builtin_shufflevector(v, v, (First + Step * Lane)...);
+      __builtin_memcpy(p, &part, sizeof part);
+    }
+  }
+
   template <int... Index>
   static SPARSEOPT_INLINE Vec shuffle(Vec a, Vec b) {
     return __builtin_shufflevector(a, b, Index...);

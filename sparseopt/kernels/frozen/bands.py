@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sparseopt.kernels.frozen.description import ConvStep
+from sparseopt.kernels.frozen.description import Step
 
 SPARE = 1.15  # one sample at a time stays in the cache, which is worth this much more arithmetic
 
@@ -47,11 +47,16 @@ def vectors(extents: Extents, bands: int) -> int:
     return sum(each * extent.width * extent.channels for each, extent in zip(rows, extents, strict=True))
 
 
-def halo(readers: Iterable[ConvStep], bands: int) -> int:
+def waste(extents: Extents, bands: int) -> float:
+    """Vectors that all values take, in units of what the images alone would fill."""
+    return bands * vectors(extents, bands) / sum(each.height * each.width * each.channels for each in extents)
+
+
+def halo(readers: Iterable[Step], bands: int) -> int:
     """Rows beyond its own that a band is read with: the padding, and with several bands what a kernel reaches below."""
     wanted = [0]
     for step in readers:
         wanted += step.padding
         if bands > 1:
-            wanted.append(step.weight.shape[2] - step.padding[0] - step.stride)
+            wanted.append(step.kernel[0] - step.padding[0] - step.stride)
     return max(wanted)

@@ -66,15 +66,40 @@ class ConvStep:
     def channels(self) -> int:
         return self.weight.shape[0]
 
-    def size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of the output, from those of the input."""
-        rows, columns = (
-            (size + 2 * padding - kernel) // self.stride + 1
-            for size, padding, kernel in zip(
-                (height, width), self.padding, self.weight.shape[2:], strict=True
-            )
-        )
-        return rows, columns
+    @property
+    def kernel(self) -> tuple[int, int]:
+        return self.weight.shape[2], self.weight.shape[3]
+
+
+@dataclass(frozen=True, eq=False)
+class PoolStep:
+    """`output = max_pool(input)`, of an input that is never negative: a border of zeros then changes nothing."""
+
+    input: int
+    output: int
+    channels: int
+    kernel: tuple[int, int]
+    stride: int
+    padding: tuple[int, int]
+
+
+Step = ConvStep | PoolStep
+
+
+def size_after(step: Step, height: int, width: int) -> tuple[int, int]:
+    """Height and width of what a step makes, from those of what it reads."""
+    rows, columns = (
+        (size + 2 * padding - kernel) // step.stride + 1
+        for size, padding, kernel in zip((height, width), step.padding, step.kernel, strict=True)
+    )
+    return rows, columns
+
+
+def reads(step: Step) -> list[int]:
+    """The values that a step reads."""
+    if isinstance(step, PoolStep) or step.shortcut is None:
+        return [step.input]
+    return [step.input, step.shortcut]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,15 +125,27 @@ class Convs:
     """A region. The inputs are values 0, 1, ...; every step makes one more, in order."""
 
     inputs: tuple[int, ...]  # their channels
-    steps: tuple[ConvStep, ...]
+    steps: tuple[Step, ...]
     ends: tuple[End, ...]
 
+    def learned(self) -> list[ConvStep]:
+        """The convolutions of the model; others are average poolings."""
+        return [step for step in self.steps if isinstance(step, ConvStep) and step.name is not None]
+
     def weights(self) -> list[SparseWeight]:
-        """Those that were learned."""
-        return [step.weight for step in self.steps if step.name is not None]
+        return [step.weight for step in self.learned()]
+
+    def uses(self, first: int = 0) -> list[int]:
+        """How often each value is read from step `first` on; an output is read once more, after the last step."""
+        uses = [0] * (len(self.inputs) + len(self.steps))
+        for value in (value for step in self.steps[first:] for value in reads(step)):
+            uses[value] += 1
+        for end in self.ends:
+            uses[end.value] += 1
+        return uses
 
     def names(self) -> list[str]:
-        named = [step.name for step in self.steps if step.name is not None]
+        named = [str(step.name) for step in self.learned()]
         return [*named, *(end.head.name for end in self.ends if end.head is not None)]
 
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sparseopt.kernels.frozen.chain import FrozenChain
-from sparseopt.kernels.frozen.description import Linears, share_of_zeros
+from sparseopt.kernels.frozen.description import Convs, Linears, share_of_zeros
 from sparseopt.kernels.frozen.engine import Engine, LayerReport
 from sparseopt.kernels.frozen.freeze import freeze_chain, freeze_region
+from sparseopt.kernels.frozen.joining import join_regions
 from sparseopt.kernels.frozen.pool import replace_pools
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.match.chains import ChainLayer
@@ -114,11 +115,13 @@ def find_sparse(model: nn.Module, graph: Any, reasons: dict[str, str]) -> Found:
             found[FrozenChain(frozen)] = piece
     taken = frozenset().union(*(each.nodes for each in found.values()))
     names: Mapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
+    pieces: list[Piece[Convs]] = []
     for piece in regions:
         with_heads, heads = take_heads(model, piece, taken)
         frozen = freeze_region(piece.content, heads, names)
         if worthwhile(frozen, reasons):
-            found[FrozenRegion(frozen)] = with_heads
+            pieces.append(Piece(frozen, with_heads.nodes, with_heads.inputs, with_heads.outputs))
+    found |= {FrozenRegion(piece.content): piece for piece in join_regions(model, graph, pieces)}
     return found
 
 

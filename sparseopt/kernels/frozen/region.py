@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparseopt.kernels.frozen.bands import Extents, choose_bands
-from sparseopt.kernels.frozen.description import Convs, ConvStep, End
+from sparseopt.kernels.frozen.bands import Extents
+from sparseopt.kernels.frozen.description import Convs, ConvStep, End, PoolStep
+from sparseopt.kernels.frozen.layouts import Layout, layouts
 from sparseopt.kernels.frozen.measurements import measurements
-from sparseopt.kernels.frozen.program import FrozenProgram, Layout, extents_of, in_step
+from sparseopt.kernels.frozen.program import FrozenProgram, extents_of
 from sparseopt.kernels.frozen.ways import Way, tune
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.images import check_image
@@ -29,15 +30,20 @@ Sizes = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Tuned:
-    """A program, how its layers run, and what one group of samples takes; `dense`: torch is faster, and by how much."""
+    """A program, how its layers run, and what it takes beside them, a sample; `dense`: torch is faster, and by how much."""
 
     program: FrozenProgram
     ways: list[Way]
+    joins: float = 0.0
     dense: "DenseRegion | None" = None
 
-    @property
-    def seconds(self) -> float:
-        return sum(way.seconds for way in self.ways)
+    def seconds(self, samples: int) -> float:
+        """That so many samples take."""
+        lanes = self.program.layout.lanes
+        runs = [-(-samples * self.program.bands(number) // lanes) for number in range(len(self.ways))]
+        return (
+            sum(way.seconds * each for way, each in zip(self.ways, runs, strict=True)) + self.joins * samples
+        )
 
     def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple(self.program.network.run(images)) if self.dense is None else self.dense.run(images)
@@ -82,12 +88,13 @@ class FrozenRegion(nn.Module):
         tuned = next(reversed(self._tuned.values()))
         if tuned.dense is not None:
             return dict.fromkeys(self.content.names(), tuned.dense.reason)
-        layout = tuned.program.layout
-        how = {
-            step.name: f"{layout.lanes} lanes, {way}, {way.seconds * 1e3:.3g} ms"
-            for step, way in zip(self.content.steps, tuned.ways, strict=True)
-            if step.name is not None
-        }
+        lanes = tuned.program.layout.lanes
+        how: dict[str, str] = {}
+        for number, (step, way) in enumerate(zip(self.content.steps, tuned.ways, strict=True)):
+            if isinstance(step, ConvStep) and step.name is not None:
+                together = lanes // tuned.program.bands(number)
+                images = f" for {together} images" if together > 1 else ""
+                how[step.name] = f"{lanes} lanes, {way}, {way.seconds * 1e3:.3g} ms{images}"
         return {name: how.get(name, "behind the mean") for name in self.content.names()}
 
     def _prepare(self, samples: int, sizes: Sizes) -> Tuned:
@@ -97,7 +104,7 @@ class FrozenRegion(nn.Module):
         best: Tuned | None = None
         for layout in self.layouts or self._layouts(extents, samples):
             found = self._same(layout, sizes) or self._tune(FrozenProgram(self.content, extents, layout))
-            seconds[layout] = found.seconds * -(-samples * layout.bands // layout.lanes)
+            seconds[layout] = found.seconds(samples)
             if best is None or seconds[layout] < seconds[best.program.layout]:
                 best = found
         assert best is not None
@@ -105,7 +112,7 @@ class FrozenRegion(nn.Module):
         if self.layouts or seconds[best.program.layout] < self._least_dense(extents) * samples:
             return best
         dense = self._dense(samples, sizes, best)
-        return best if dense is None else Tuned(best.program, best.ways, dense)
+        return best if dense is None else replace(best, dense=dense)
 
     def _dense(self, samples: int, sizes: Sizes, tuned: Tuned) -> "DenseRegion | None":
         """Torch's convolutions, if they are faster. What was found once holds, so that results are the same at every call."""
@@ -126,8 +133,7 @@ class FrozenRegion(nn.Module):
         """Seconds that a dense sample takes at least: where we are below, there is nothing to measure."""
         products = sum(
             step.weight.size * extents[step.output].height * extents[step.output].width
-            for step in self.content.steps
-            if step.name is not None
+            for step in self.content.learned()
         )
         return products / (FASTEST * operators().lanes() * torch.get_num_threads())
 
@@ -146,17 +152,16 @@ class FrozenRegion(nn.Module):
             nearest, _, ways = min(alike, key=lambda each: abs(log(each[0] / area)))
             for number, way in enumerate(ways):
                 program.network.choose(number, way.tile.number, way.block)
-            return Tuned(program, [replace(way, seconds=way.seconds * area / nearest) for way in ways])
+            ways = [replace(way, seconds=way.seconds * area / nearest) for way in ways]
+            return Tuned(program, ways, program.joins())
         ways = tune(program, self.content.steps, measurements())
         self._measured.append((area, program.layout, ways))
-        return Tuned(program, ways)
+        return Tuned(program, ways, program.joins())
 
     def _layouts(self, extents: Extents, samples: int) -> list[Layout]:
         widest = operators().lanes()
-        lanes = [16, 8] if widest == 16 else [widest]
-        if not in_step(extents, self.content.steps):
-            return [Layout(each, 1) for each in lanes]
-        return [Layout(each, choose_bands(extents, samples, each)) for each in lanes]
+        lanes = (16, 8) if widest == 16 else (widest,)
+        return [found for each in lanes for found in layouts(self.content, extents, samples, each)]
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FrozenRegion":
         return FrozenRegion(self.content, self.layouts)
@@ -193,12 +198,19 @@ class DenseRegion:
         self, convs: Convs, memory: torch.memory_format = torch.contiguous_format, reason: str = "dense"
     ) -> None:
         self.convs, self.memory, self.reason = convs, memory, reason
-        self._weights = [step.weight.dense().to(memory_format=memory) for step in convs.steps]
+        self._weights = [
+            step.weight.dense().to(memory_format=memory) if isinstance(step, ConvStep) else None
+            for step in convs.steps
+        ]
 
     def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         values = [image.float().contiguous(memory_format=self.memory) for image in images]
         for step, weight in zip(self.convs.steps, self._weights, strict=True):
-            values.append(_convolve(step, weight, values))
+            if isinstance(step, PoolStep):
+                values.append(F.max_pool2d(values[step.input], step.kernel, step.stride, step.padding))
+            else:
+                assert weight is not None
+                values.append(_convolve(step, weight, values))
         return tuple(_leave(end, values[end.value]) for end in self.convs.ends)
 
 

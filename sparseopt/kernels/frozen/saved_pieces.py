@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 
 from sparseopt.kernels.frozen.chain import FrozenChain
-from sparseopt.kernels.frozen.description import Convs, ConvStep, End, Head, Linears, LinearStep, SparseWeight
+from sparseopt.kernels.frozen.description import (
+    Convs,
+    ConvStep,
+    End,
+    Head,
+    Linears,
+    LinearStep,
+    PoolStep,
+    SparseWeight,
+    Step,
+)
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.match.chains import LinearActivation
 from sparseopt.topology.bits import unpack
@@ -53,13 +63,27 @@ class _PieceReader:
 
     def convs(self, saved: dict[str, Any]) -> Convs:
         inputs = tuple(_integer(each, 1, LARGEST) for each in saved["inputs"])
-        channels, steps = list(inputs), []
+        channels, steps = list(inputs), list[Step]()
         for each in saved["steps"]:
-            steps.append(self.step(each, channels))
+            steps.append(self.pool(each, channels, steps) if "pool" in each else self.step(each, channels))
             channels.append(steps[-1].channels)
         ends = tuple(self.end(each, channels) for each in saved["ends"])
         require(bool(inputs and steps and ends), "a region without inputs, steps or outputs")
         return Convs(inputs, tuple(steps), ends)
+
+    def pool(self, saved: dict[str, Any], channels: list[int], steps: list[Step]) -> PoolStep:
+        source = _integer(saved["input"], len(channels) - len(steps), len(channels))
+        made = steps[source - len(channels)]
+        require(isinstance(made, ConvStep) and made.relu, "a max pooling of what may be negative")
+        rows, columns = (_integer(each, 1, LARGEST) for each in saved["pool"])
+        padding = tuple(
+            _integer(each, 0, kernel // 2 + 1)
+            for each, kernel in zip(saved["padding"], (rows, columns), strict=True)
+        )
+        stride = _integer(saved["stride"], 1, 3)
+        return PoolStep(
+            source, len(channels), channels[source], (rows, columns), stride, (padding[0], padding[1])
+        )
 
     def step(self, saved: dict[str, Any], channels: list[int]) -> ConvStep:
         weight, shortcut = self.weight(saved["weight"], 4), saved["shortcut"]

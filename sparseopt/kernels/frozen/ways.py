@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from sparseopt.kernels.frozen.bands import Extent
-from sparseopt.kernels.frozen.description import ConvStep
+from sparseopt.kernels.frozen.description import ConvStep, Step
+from sparseopt.kernels.frozen.layouts import Layout
 from sparseopt.kernels.frozen.measurements import Measurements
-from sparseopt.kernels.frozen.program import FrozenProgram, Layout
+from sparseopt.kernels.frozen.program import FrozenProgram
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.network import TileSize
 
@@ -40,11 +41,11 @@ class Way:
         return f"{self.tile.rows} x {self.tile.columns} tiles{copied}"
 
 
-def ways(step: ConvStep, layout: Layout, rows: int, width: int) -> list[Way]:
+def ways(step: ConvStep, lanes: int, rows: int, width: int) -> list[Way]:
     """The ways that are worth trying for a layer whose output has so many rows a band and columns."""
     tiles = [
         tile
-        for tile in operators().tiles(layout.lanes)
+        for tile in operators().tiles(lanes)
         if tile.vectors <= WIDE or operators().lanes() == 16  # AVX-512 has 32 registers
     ]
     least = min(_waste(tile, rows, width) for tile in tiles)
@@ -52,7 +53,7 @@ def ways(step: ConvStep, layout: Layout, rows: int, width: int) -> list[Way]:
         Way(tile, block)
         for tile in tiles
         if _waste(tile, rows, width) <= WASTE * least
-        for block in _blocks(step, tile, layout.lanes)
+        for block in _blocks(step, tile, lanes)
     ]
 
 
@@ -70,16 +71,22 @@ def _blocks(step: ConvStep, tile: TileSize, lanes: int) -> Iterator[int]:
     yield from sorted(size for size in sizes if size >= min(4, channels))
 
 
-def tune(program: FrozenProgram, steps: tuple[ConvStep, ...], known: Measurements) -> list[Way]:
-    """Choose the fastest way of every layer, and return them with their times for one group of samples."""
-    return [_tune_layer(program, number, step, known) for number, step in enumerate(steps)]
+def tune(program: FrozenProgram, steps: tuple[Step, ...], known: Measurements) -> list[Way]:
+    """Choose the fastest way of every step, and return them with their times for the samples that run together there."""
+    return [
+        _tune_layer(program, number, step, known)
+        if isinstance(step, ConvStep)
+        else Way(operators().tiles(program.layout.lanes)[0], 0, program.network.time(number, FEWEST))
+        for number, step in enumerate(steps)
+    ]
 
 
 def _tune_layer(program: FrozenProgram, number: int, step: ConvStep, known: Measurements) -> Way:
     made = program.extents[step.output]
-    rows = program.rows[step.output]
-    candidates = ways(step, program.layout, rows, made.width)
-    key = _key(step, program.layout, program.extents[step.input], rows, made.width)
+    rows = program.made_rows[number]
+    candidates = ways(step, program.layout.lanes, rows, made.width)
+    layout = Layout(program.layout.lanes, program.bands(number))
+    key = _key(step, layout, program.extents[step.input], rows, made.width)
     best = _remembered(known.get(key), candidates)
     if best is None:
         best = _fastest(program, number, candidates)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparseopt.kernels.frozen.chain import FrozenChain
-from sparseopt.kernels.frozen.description import Convs, Head, Linears, SparseWeight
+from sparseopt.kernels.frozen.description import Convs, Head, Linears, PoolStep, SparseWeight, Step
 from sparseopt.kernels.frozen.operations import NAMES, as_function, passes_through
 from sparseopt.kernels.frozen.pool import FrozenPool
 from sparseopt.kernels.frozen.region import FrozenRegion
@@ -120,21 +120,7 @@ class _EngineWriter:
         }
 
     def _convs(self, convs: Convs) -> dict[str, Any]:
-        steps = [
-            {
-                "name": step.name,
-                "input": step.input,
-                "weight": self._weight(step.weight),
-                "bias": self.tensor(step.bias),
-                "stride": step.stride,
-                "padding": list(step.padding),
-                "relu": step.relu,
-                "shortcut": step.shortcut,
-                "shortcut_stride": step.shortcut_stride,
-                "shortcut_offset": step.shortcut_offset,
-            }
-            for step in convs.steps
-        ]
+        steps = [self._step(step) for step in convs.steps]
         ends = [
             {
                 "value": end.value,
@@ -144,6 +130,21 @@ class _EngineWriter:
             for end in convs.ends
         ]
         return {"region": {"inputs": list(convs.inputs), "steps": steps, "ends": ends}}
+
+    def _step(self, step: Step) -> dict[str, Any]:
+        window = {"input": step.input, "stride": step.stride, "padding": list(step.padding)}
+        if isinstance(step, PoolStep):
+            return {"pool": list(step.kernel), **window}
+        return {
+            "name": step.name,
+            **window,
+            "weight": self._weight(step.weight),
+            "bias": self.tensor(step.bias),
+            "relu": step.relu,
+            "shortcut": step.shortcut,
+            "shortcut_stride": step.shortcut_stride,
+            "shortcut_offset": step.shortcut_offset,
+        }
 
     def _head(self, head: Head) -> dict[str, Any]:
         return {"name": head.name, "weight": self._weight(head.weight), "bias": self.tensor(head.bias)}

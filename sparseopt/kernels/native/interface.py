@@ -65,6 +65,7 @@ class FrozenConv(Structure):
         ("shortcut_stride", Integer),
         ("shortcut_offset", Integer),
         ("relu", Integer),
+        ("pool", Integer),
     )
 
 
@@ -78,7 +79,14 @@ class Slot(Structure):
         ("width", Integer),
         ("border", Integer),
         ("rows", Integer),
+        ("bands", Integer),
     )
+
+
+class Segment(Structure):
+    """Layers of a frozen region, up to `end`, that run with images cut in one way."""
+
+    _fields_ = (("end", Integer), ("bands", Integer), ("source", Integer), ("target", Integer))
 
 
 class FrozenOutput(Structure):
@@ -92,12 +100,13 @@ class Tables(Structure):
 
     _fields_ = (
         ("lanes", Integer),
-        ("bands", Integer),
         ("floats", Integer),
+        ("segment_count", Integer),
         ("slot_count", Integer),
         ("layer_count", Integer),
         ("input_count", Integer),
         ("output_count", Integer),
+        ("segments", POINTER(Segment)),
         ("slots", POINTER(Slot)),
         ("layers", POINTER(FrozenConv)),
         ("inputs", POINTER(Integer)),

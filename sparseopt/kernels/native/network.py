@@ -21,6 +21,7 @@ from sparseopt.kernels.native.interface import (
     FrozenOutput,
     Integer,
     Real,
+    Segment,
     Slot,
     Tables,
     Weights,
@@ -91,8 +92,8 @@ class Network(_Handle):
     kind = "network"
 
     def __init__(
-        self, library: ctypes.CDLL, lanes: int, bands: int, floats: int, slots: Sequence[Slot], layers: Sequence[FrozenConv],
-        inputs: Sequence[int], outputs: Sequence[FrozenOutput], kept: Sequence[Tensor],
+        self, library: ctypes.CDLL, lanes: int, floats: int, segments: Sequence[Segment], slots: Sequence[Slot],
+        layers: Sequence[FrozenConv], inputs: Sequence[int], outputs: Sequence[FrozenOutput], kept: Sequence[Tensor],
     ) -> None:  # fmt: skip
         super().__init__(library, kept)
         self._inputs = [_image(slots[slot]) for slot in inputs]
@@ -106,8 +107,10 @@ class Network(_Handle):
                 self._outputs.append((channels,) if each.mean else (channels, height, width))
         for layer in layers:
             _check_layer(layer, slots)
+        _check_segments(segments, slots, len(layers), lanes)
         tables = Tables(
-            *(lanes, bands, floats, len(slots), len(layers), len(inputs), len(outputs)),
+            *(lanes, floats, len(segments), len(slots), len(layers), len(inputs), len(outputs)),
+            (Segment * len(segments))(*segments),
             *((Slot * len(slots))(*slots), (FrozenConv * len(layers))(*layers)),
             *((Integer * len(inputs))(*inputs), (FrozenOutput * len(outputs))(*outputs)),
         )
@@ -165,9 +168,12 @@ def _check_layer(layer: FrozenConv, slots: Sequence[Slot]) -> None:
     require(
         min(layer.padding_rows, layer.padding_columns) >= 0
         and max(layer.padding_rows, layer.padding_columns) <= read.border
-        and layer.input != layer.output != layer.shortcut,
+        and layer.input != layer.output,
         "a padding wider than the border, or a layer that overwrites what it reads",
     )
+    require(read.bands == made.bands, "a layer that reads other bands than it makes")
+    if layer.pool:
+        require(size.into == size.out and not size.size, "a pooling of as many channels, without weights")
     if layer.shortcut >= 0:
         added, step = slots[layer.shortcut], layer.shortcut_stride
         sizes = (-(-added.height // step), -(-added.width // step))
@@ -176,6 +182,21 @@ def _check_layer(layer: FrozenConv, slots: Sequence[Slot]) -> None:
             layer.shortcut_offset >= 0 and layer.shortcut_offset + added.channels <= made.channels,
             "a sum of more channels than there are",
         )
+        alone = layer.shortcut != layer.output or (step == 1 and added.channels == made.channels)
+        require(added.bands == made.bands and alone, "a sum in place of values that differ in shape")
+
+
+def _check_segments(segments: Sequence[Segment], slots: Sequence[Slot], layers: int, lanes: int) -> None:
+    require(bool(segments) and segments[-1].end == layers, "segments that hold all layers")
+    require(all(lanes % each.bands == 0 for each in segments), "bands that divide the lanes")
+    for before, each in itertools.pairwise(segments):
+        source, target = slots[each.source], slots[each.target]
+        ratio = before.bands // each.bands
+        same = (source.bands, target.bands) == (before.bands, each.bands) and _image(source) == _image(target)
+        require(
+            same and ratio in (2, 4, 8, 16) and before.bands == ratio * each.bands, "bands that become fewer"
+        )
+        require(before.end <= each.end and target.rows == ratio * source.rows, "bands that are joined whole")
 
 
 class NativeChain(_Handle):

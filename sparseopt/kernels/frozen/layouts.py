@@ -1,0 +1,127 @@
+"""Layouts of a region: lanes, bands, and where the images of a batch are cut into fewer bands as they become coarser.
+
+A ResNet-50's images have 56, 28, 14 and 7 rows. In eight bands all but the first would have rows that no image has, an eighth
+of the work. Where there are several samples, the second kind is cut into four bands with two samples in a vector, the third
+into two with four samples, the last not at all: no row is computed in vain, and what is worked on at a time stays as large as
+one sample's.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sparseopt.kernels.frozen.bands import Extents, band_rows, choose_bands, waste
+from sparseopt.kernels.frozen.description import Convs, ConvStep, reads
+
+IN_VAIN = 1.03  # of the work, that is not worth another cut
+
+
+@dataclass(frozen=True)
+class Cut:
+    """From step `first` on, images have so many bands."""
+
+    first: int
+    bands: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Vectors of `lanes` floats, `bands` of them a sample (see `csrc/bands.h`), until a cut says otherwise."""
+
+    lanes: int
+    bands: int
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """That run together through the last steps."""
+        return self.lanes // (self.cuts[-1].bands if self.cuts else self.bands)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps from `first` to `last` - 1, which run with images cut in one way. `values`: all that they read and make."""
+
+    first: int
+    last: int
+    bands: int
+    values: tuple[int, ...]
+
+    def rows(self, extents: Extents) -> dict[int, int]:
+        """Of one band of each value."""
+        found = band_rows([extents[value] for value in self.values], self.bands)
+        return dict(zip(self.values, found, strict=True))
+
+
+def segments(convs: Convs, layout: Layout) -> list[Segment]:
+    cuts = [Cut(0, layout.bands), *layout.cuts, Cut(len(convs.steps), 0)]
+    return [
+        Segment(one.first, following.first, one.bands, _values(convs, one.first, following.first))
+        for one, following in pairwise(cuts)
+    ]
+
+
+def handed_on(convs: Convs, first: int) -> list[int]:
+    """The values that are there before step `first` and are still needed."""
+    made = len(convs.inputs) + first
+    return [value for value, uses in enumerate(convs.uses(first)[:made]) if uses]
+
+
+def layouts(convs: Convs, extents: Extents, samples: int, lanes: int) -> list[Layout]:
+    """Those worth trying for so many samples."""
+    if not in_step(convs, extents):
+        return [Layout(lanes, 1)]
+    plain = Layout(lanes, choose_bands(extents, samples, lanes))
+    cut = _with_cuts(convs, extents, lanes) if 2 * samples >= lanes else None
+    return [plain] if cut is None else [cut, plain]
+
+
+def in_step(convs: Convs, extents: Extents) -> bool:
+    """Whether every sum adds values whose bands begin at the same rows. Inputs of different sizes may prevent it."""
+    return all(
+        extents[step.shortcut].scale * step.shortcut_stride == extents[step.output].scale
+        for step in convs.steps
+        if isinstance(step, ConvStep) and step.shortcut is not None
+    )
+
+
+def _with_cuts(convs: Convs, extents: Extents, lanes: int) -> Layout | None:
+    """As many bands as fit without rows in vain, fewer from stage to stage; None if one cut serves all."""
+    cuts: list[Cut] = []
+    stages = [*_stages(convs, extents), len(convs.steps)]
+    for first, last in pairwise(stages):
+        since = cuts[-1] if cuts else Cut(0, lanes)
+        bands, begin = since.bands, since.first
+        while bands > 1 and waste([extents[each] for each in _values(convs, begin, last)], bands) > IN_VAIN:
+            bands, begin = bands // 2, first
+        if not cuts or bands != since.bands:
+            cuts.append(Cut(first, bands))
+    found = Layout(lanes, cuts[0].bands, tuple(cuts[1:]))
+    return found if found.cuts and _fit(convs, extents, found) else None
+
+
+def _fit(convs: Convs, extents: Extents, layout: Layout) -> bool:
+    """Whether the bands before every cut make up those behind it."""
+    parts = segments(convs, layout)
+    return all(
+        one.rows(extents)[value] * one.bands == following.rows(extents)[value] * following.bands
+        for one, following in pairwise(parts)
+        for value in handed_on(convs, following.first)
+    )
+
+
+def _stages(convs: Convs, extents: Extents) -> list[int]:
+    """The first step, and before every step that makes coarser images than there were the last one that one value reaches."""
+    found, coarsest, alone = [0], 1, 0
+    for number, step in enumerate(convs.steps):
+        if number and len(handed_on(convs, number)) == 1:
+            alone = number
+        if extents[step.output].scale > coarsest:
+            coarsest = extents[step.output].scale
+            if alone > found[-1]:
+                found.append(alone)
+    return found
+
+
+def _values(convs: Convs, first: int, last: int) -> tuple[int, ...]:
+    used = {value for step in convs.steps[first:last] for value in (*reads(step), step.output)}
+    return tuple(sorted(used.union(range(len(convs.inputs)) if first == 0 else ())))

@@ -1,12 +1,15 @@
 """Gradients on dense storage are held to their masks when they arrive, so that users see, and clip, what the step will use.
 
 A hook in the midst of a backward pass costs far more than what it does, for its code and its data have been driven out of the
-caches. So the hook of a parameter does next to nothing: the first one that runs asks autograd for a call when the pass is over,
-which masks all gradients at once. Where ranks average gradients as they arrive, these are masked one by one before that.
+caches. So one hook a pass does anything: the first that runs asks autograd for a call when the pass is over, which masks all
+gradients at once, and takes the others away until then. Where ranks average gradients as they arrive, these are masked one by
+one before that.
 """
 
 import weakref
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,31 +24,38 @@ class Arrivals:
 
     def __init__(self, topology: Topology) -> None:
         self._grads = topology.dense_grads
-        self._dense = [each for each in topology.storage.values() if isinstance(each, Dense)]
-        self._pass: int | None = None  # the backward pass at whose end a call has been asked for
-        for storage in self._dense:
-            if storage.parameter.requires_grad:
-                hook = partial(_arrived, weakref.ref(self), weakref.ref(storage))
-                storage.parameter.register_post_accumulate_grad_hook(hook)
+        self._hook = partial(_arrived, weakref.ref(self))
+        self._dense: dict[Tensor, Dense] = {}
+        self._hooks: dict[Tensor, tuple[dict[int, Any], int]] = {}  # of each parameter, and the key of ours
+        for storage in topology.storage.values():
+            parameter = storage.parameter
+            if isinstance(storage, Dense) and parameter.requires_grad:
+                handle = parameter.register_post_accumulate_grad_hook(self._hook)
+                self._dense[parameter] = storage
+                self._hooks[parameter] = (handle.hooks_dict_ref(), handle.id)  # pyright: ignore[reportArgumentType]
 
-    def arrived(self, storage: Dense) -> None:
-        this = torch._C._current_graph_task_id()
-        if self._pass == this:
-            return
+    def arrived(self, parameter: Tensor) -> None:
         if dist.is_available() and dist.is_initialized():
-            self._hold([storage])
-        else:
-            self._pass = this
-            torch.autograd.Variable._execution_engine.queue_callback(partial(self._hold, self._dense))
+            self._hold([self._dense[parameter]])
+            return
+        for other, (hooks, key) in self._hooks.items():
+            if other is not parameter:  # should this pass fail, the next is noticed all the same
+                hooks.pop(key, None)
+        torch.autograd.Variable._execution_engine.queue_callback(self._all_arrived)
 
-    def _hold(self, arrived: list[Dense]) -> None:
+    def _all_arrived(self) -> None:
+        for hooks, key in self._hooks.values():
+            hooks[key] = self._hook
+        self._hold(self._dense.values())
+
+    def _hold(self, arrived: Iterable[Dense]) -> None:
         """Hold gradients to their masks, unless all of them is wanted."""
         if not self._grads.wanted:
             hold((grad, each.part) for each in arrived if (grad := each.parameter.grad) is not None)
             self._grads.masked = True
 
 
-def _arrived(arrivals: "weakref.ref[Arrivals]", storage: "weakref.ref[Dense]", _: Tensor) -> None:
-    owner, layer = arrivals(), storage()
-    if owner is not None and layer is not None:
-        owner.arrived(layer)
+def _arrived(arrivals: "weakref.ref[Arrivals]", parameter: Tensor) -> None:
+    owner = arrivals()
+    if owner is not None:
+        owner.arrived(parameter)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint_sequential
 
 import sparseopt as so
 
@@ -149,3 +150,30 @@ def test_damaged_states_are_refused_before_anything_changes(
     torch.testing.assert_close(optimizer.state_dict()["state"], before, rtol=0, atol=0)
     assert all(torch.equal(mask, masks[name]) for name, mask in optimizer.topology.masks.items())
     assert optimizer.steps == 1
+
+
+def test_passes_that_reach_different_layers() -> None:
+    body, heads = nn.Linear(6, 8), (nn.Linear(8, 5), nn.Linear(8, 7))
+    model = nn.ModuleList([body, *heads])
+    topology = so.sparsify(model, 0.5, distribution="uniform")
+    held = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, so.Static())
+    for frozen in (False, True):  # the second time, nothing is shared
+        for head in heads * 2:
+            hidden = body(torch.randn(4, 6))
+            head(hidden.detach() if frozen else hidden).square().sum().backward()
+            assert head.weight.grad is not None
+            assert not outside(topology)
+            model.zero_grad()
+    held.step()
+
+
+def test_passes_within_a_pass(build: Callable[..., Network]) -> None:
+    """As checkpoints of activations make them."""
+    model, topology = build(0.8)
+    held = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, so.Static())
+    x = torch.randn(8, next(iter(topology.layers.values())).shape[1], requires_grad=True)
+    for _ in range(2):
+        checkpoint_sequential(model, 2, x, use_reentrant=True).square().sum().backward()
+        assert all(each.grad is not None for each in topology.parameters.values())
+        assert not outside(topology)
+        held.zero_grad()

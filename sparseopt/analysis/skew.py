@@ -19,6 +19,7 @@ True
 
 import math
 import statistics
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,16 +95,11 @@ class SkewReport:
         ]
 
     def __str__(self) -> str:
-        rows = self.rows()
-        cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells
-        ]
+        lines = _table(self.rows())
         angles = f"rotation {self.rotation:.1f}°"
         if not math.isnan(self.jump):
             angles += f", jump {self.jump:.1f}°, corrected {self.corrected_jump:.1f}°"
-        return "\n".join([*lines, f"network: {angles}", self.verdict])
+        return "\n".join([*lines, f"network: {angles}", *textwrap.wrap(self.verdict, 90)])
 
     @property
     def verdict(self) -> str:
@@ -299,6 +295,25 @@ def _corrected(grads: Gradients, topology: Topology, factors: Factors) -> Gradie
 
 def _flat(grads: Gradients) -> Tensor:
     return torch.cat([grad.flatten().cpu() for grad in grads.values()])
+
+
+def _table(rows: Sequence[Mapping[str, str | float]]) -> list[str]:
+    """Lines that fit a terminal: headings a word a line, and no column of which nothing is known."""
+    shown = [
+        key for key in rows[0] if any(row[key] == row[key] for row in rows)
+    ]  # NaN is not equal to itself
+    words = [key.split() for key in shown]
+    height = max(map(len, words))
+    columns = [
+        [*[""] * (height - len(heading)), *heading, *(_cell(row[key]) for row in rows)]
+        for key, heading in zip(shown, words, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    first, *others = widths
+    return [
+        " ".join([line[0].ljust(first), *map(str.rjust, line[1:], others)])
+        for line in zip(*columns, strict=True)
+    ]
 
 
 def _cell(value: str | float) -> str:

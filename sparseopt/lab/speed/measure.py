@@ -1,7 +1,8 @@
 """Dense torch against `so.accelerate` and `so.compile_inference`, on this machine, in turns within one process.
 
 The dense network is torch's own, as it is written (eager); the sparse ones have the same layers and the masks of `so.sparsify`.
-Times are medians of calls that take turns, so that whatever else the machine does strikes all of them alike.
+Times are medians of calls that take turns, so that whatever else the machine does strikes all of them alike. On one thread they
+are CPU times: on a busy machine a long call is interrupted and a short one is not, which no turns make good.
 """
 
 import copy
@@ -155,7 +156,8 @@ def _inference(
 
 
 def interleaved(candidates: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Median milliseconds of each, called in turns for about so many seconds."""
+    """Median milliseconds of each, called in turns for about so many seconds; of CPU time where there is one thread."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for candidate in candidates.values():
         candidate()  # what is built or allocated at the first call is not what is measured
         candidate()
@@ -163,9 +165,9 @@ def interleaved(candidates: Mapping[str, Callable[[], object]], seconds: float) 
     until = time.perf_counter() + seconds
     while time.perf_counter() < until or len(times[DENSE]) < FEWEST:
         for name, candidate in candidates.items():
-            start = time.perf_counter()
+            start = clock()
             candidate()
-            times[name].append((time.perf_counter() - start) * 1e3)
+            times[name].append((clock() - start) * 1e3)
     return {name: statistics.median(each) for name, each in times.items()}
 
 

@@ -24,7 +24,8 @@ def speed_act(speed: Speed) -> Act:
         figure=_draw(speed),
         caption=(
             f"A {speed.network}, {speed.sparsity:.0%} zeros (ERK), timed just now on {machine(speed.threads)}: medians "
-            'of the CPU time of calls that took turns. Dense is torch as it is written (eager); weights are packed (storage="packed"). '
+            "of the CPU time of calls that took turns. Dense is torch as it is written (eager); weights are packed "
+            '(storage="packed"). '
             "so.accelerate is for training and for batches: a single image is what engines are for. Right: the network on disk."
         ),
         sentences=[

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.memory import doubles, floats, integers, zeros
+from sparseopt.kernels.native.memory import doubles, floats, zeros
 from sparseopt.kernels.native.openmp import FUNCTIONS, runtime
 
 
@@ -17,11 +17,11 @@ def image(channels: int = 3, height: int = 4, width: int = 5, blocks: int = 1) -
 
 REFUSED: dict[str, Callable[[], object]] = {
     "half precision": lambda: operators().gather(
-        [zeros(4).half()], [integers([0]).int()], [floats(0)], [floats(1)]
+        [zeros(4).half()], [torch.tensor([0]).int()], [floats(0)], [floats(1)]
     ),
-    "strided": lambda: operators().gather([zeros(4, 4)[:, :2]], [integers([0]).int()], [floats(0)], [floats(1)]),
-    "positions of another type": lambda: operators().gather([zeros(4)], [integers([0])], [floats(0)], [floats(1)]),
-    "room for one value less": lambda: operators().scatter([floats(1)], [integers([0, 1]).int()], [zeros(4)]),
+    "strided": lambda: operators().gather([zeros(4, 4)[:, :2]], [torch.tensor([0]).int()], [floats(0)], [floats(1)]),
+    "positions of another type": lambda: operators().gather([zeros(4)], [torch.tensor([0])], [floats(0)], [floats(1)]),
+    "room for one value less": lambda: operators().scatter([floats(1)], [torch.tensor([0, 1]).int()], [zeros(4)]),
     "more samples": lambda: operators().pack(zeros(operators().lanes() + 1, 3, 4, 5), image(), 0),
     "another width": lambda: operators().pack(zeros(1, 3, 4, 6), image(), 0),
     "a border wider than the image": lambda: operators().pack(zeros(1, 3, 4, 5), image(), 3),
@@ -49,7 +49,7 @@ REFUSED: dict[str, Callable[[], object]] = {
         zeros(2 * operators().lanes() + 1, 3), image(height=1, width=1)
     ),
     "lists of another layer": lambda: operators().chain_forward(
-        [floats(1)], [integers([0, 1]).int()], [integers([0]).int()], [0], [floats(0)], [image(2, 1, 1), image(2, 1, 1)]
+        [floats(1)], [torch.tensor([0, 1]).int()], [torch.tensor([0]).int()], [0], [floats(0)], [image(2, 1, 1), image(2, 1, 1)]
     ),
 }  # fmt: skip
 

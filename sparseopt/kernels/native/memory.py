@@ -5,7 +5,6 @@ import mmap
 from collections.abc import Callable
 from functools import cache
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +28,6 @@ def zeros(*sizes: int) -> Tensor:
 def doubles(*sizes: int) -> Tensor:
     """Not yet filled."""
     return torch.empty(sizes, dtype=torch.float64, device=CPU)
-
-
-def integers(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64, device=CPU)
 
 
 def mapped(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -3,14 +3,16 @@
     python benchmarks/overhead.py
 
 - step: a SparseOpt + RigL step against the plain dense SGD step, ResNet-20, batch 16, one thread. Every round times one step
-  of each, in turn; the ratio is the median of the rounds' ratios. CPU time, so that other load on the machine matters little. The
-  two optimizers' own steps are timed as well: their difference is small beside the noise of whole training steps.
+  of each, in random order; CPU time, so that other load on the machine matters little. Where in memory a network lies changes its
+  speed, so all are built anew several times. Printed are the ratio of the medians and the median of the rounds' ratios, and both
+  for a second dense network: how far these are from 1 is the error. The two optimizers' own steps are timed as well.
 - update: one mask update, CPU milliseconds, ResNet-20 and beside it ResNet-50: the cost grows linearly with the weights.
 - memory: bytes a weight beyond the dense optimizer's, between updates, counted over the tensors the wrapper holds.
 - compile: recompilations of `torch.compile(model, fullgraph=True)` over many steps with mask updates.
 """
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -44,40 +46,56 @@ def sparse(model: nn.Module, every: int) -> so.SparseOpt:
 
 
 def interleaved(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of each step, one of each a round, the order alternating."""
+    """CPU seconds of each step, one of each a round, in random order."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step()
         step()
-    for i in range(rounds):
-        for name in list(steps) if i % 2 else list(steps)[::-1]:
+    for _ in range(rounds):
+        for name in random.sample(list(steps), len(steps)):
             start = time.process_time()
             steps[name]()
             times[name].append(time.process_time() - start)
     return times
 
 
+BUILDS = 5
+
+
 def step_ratio(rounds: int, batch: int) -> None:
     torch.manual_seed(0)
+    random.seed(0)
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(0, 100, (batch,))
-    dense, masked = CifarResNet(20, 100), CifarResNet(20, 100)
-    plain, ours = sgd(dense), sparse(masked, every=10**8)
-    whole = {
-        "dense SGD": training_step(dense, plain, x, y),
-        "SparseOpt": training_step(masked, ours, x, y),
-    }
-    times = interleaved(whole, rounds)
-    dense_ms, ours_ms = medians_ms(times)
-    ratio = statistics.median(ours / dense for dense, ours in zip(*times.values(), strict=True))
+    times: dict[str, list[float]] = {"dense": [], "dense again": [], "SparseOpt": []}
+    steps: dict[str, Step] = {}
+    for _ in range(BUILDS):
+        networks = {name: CifarResNet(20, 100) for name in times}
+        optimizers = {
+            name: sgd(model) if name != "SparseOpt" else sparse(model, every=10**8)
+            for name, model in networks.items()
+        }
+        whole = {name: training_step(networks[name], optimizers[name], x, y) for name in times}
+        for name, found in interleaved(whole, rounds // BUILDS).items():
+            times[name] += found
+        steps = {name: optimizers[name].step for name in ("dense", "SparseOpt")}
+    dense_ms, again_ms, ours_ms = medians_ms(times)
+    ratio = median_ratio(times["SparseOpt"], times["dense"])
+    print(f"ordinary step {ours_ms:.2f} ms against {dense_ms:.2f} ms dense")
+    print(f"    by the medians {ours_ms / dense_ms:.4f}x, by the rounds {ratio:.4f}x")
+    again = median_ratio(times["dense again"], times["dense"])
+    print(f"    dense against dense: {again_ms / dense_ms:.4f}x and {again:.4f}x")
     every, update_ms = 100, statistics.median(update_times(CifarResNet(20, 100), 9)) * 1e3
     amortised = ((every - 1) * ratio + 1 + update_ms / dense_ms) / every
-    print(f"ordinary step  {ours_ms:.2f} ms against {dense_ms:.2f} ms dense: {ratio:.4f}x")
     print(f"with an update every {every} steps (RigL's default): {amortised:.4f}x")
-    plain_ms, wrapped_ms = medians_ms(interleaved({"plain": plain.step, "ours": ours.step}, 5 * rounds))
+    plain_ms, wrapped_ms = medians_ms(interleaved(steps, 5 * rounds))
     share = (wrapped_ms - plain_ms) / dense_ms
     print(
         f"optimizer.step alone {wrapped_ms:.2f} ms against {plain_ms:.2f} ms: {share:.2%} of the dense step"
     )
+
+
+def median_ratio(ours: list[float], dense: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, dense, strict=True))
 
 
 def medians_ms(times: dict[str, list[float]]) -> list[float]:
@@ -131,7 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=100, help="timed steps of each kind")
+    parser.add_argument("--rounds", type=int, default=200, help="timed steps of each kind")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--compiled-steps", type=int, default=1000)
     options = parser.parse_args()

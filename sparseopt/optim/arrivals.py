@@ -36,7 +36,7 @@ class Arrivals:
 
     def arrived(self, parameter: Tensor) -> None:
         if dist.is_available() and dist.is_initialized():
-            self._hold([self._dense[parameter]])
+            self._hold([parameter])
             return
         for other, (hooks, key) in self._hooks.items():
             if other is not parameter:  # should this pass fail, the next is noticed all the same
@@ -46,13 +46,16 @@ class Arrivals:
     def _all_arrived(self) -> None:
         for hooks, key in self._hooks.values():
             hooks[key] = self._hook
-        self._hold(self._dense.values())
+        if self._hold(self._dense):
+            self._grads.note_held(self._dense)
 
-    def _hold(self, arrived: Iterable[Dense]) -> None:
-        """Hold gradients to their masks, unless all of them is wanted."""
-        if not self._grads.wanted:
-            hold((grad, each.part) for each in arrived if (grad := each.parameter.grad) is not None)
-            self._grads.masked = True
+    def _hold(self, parameters: Iterable[Tensor]) -> bool:
+        """Hold gradients to their masks, unless all of them is wanted. Was that done?"""
+        if self._grads.wanted:
+            return False
+        hold((each.grad, self._dense[each].part) for each in parameters if each.grad is not None)
+        self._grads.masked = True
+        return True
 
 
 def _arrived(arrivals: "weakref.ref[Arrivals]", parameter: Tensor) -> None:

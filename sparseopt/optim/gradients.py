@@ -106,9 +106,13 @@ def prepare_paper(
 
 
 def _mask(sparse: Iterable[SparseParameter]) -> None:
-    """Hold gradients to their masks, also where that was done on arrival: users may have changed them since."""
-    pairs = ((each.storage.parameter.grad, each.mask) for each in sparse)
-    hold((grad, mask) for grad, mask in pairs if grad is not None and mask is not None)
+    """Hold gradients to their masks, where that was not done on arrival or users have changed them since."""
+    hold(
+        (grad, each.mask)
+        for each in sparse
+        if each.mask is not None and (grad := each.storage.parameter.grad) is not None
+        if not each.storage.grads.holds(each.storage.parameter)
+    )
 
 
 def _multiply(sparse: Iterable[SparseParameter], factors: Callable[[SparseParameter], Tensor | None]) -> None:

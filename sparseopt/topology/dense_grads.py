@@ -13,12 +13,13 @@ What was given and not taken is cleared by `zero_grad` and by the step.
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.utils.weak import TensorWeakRef
 
 Rows = Callable[[slice], Tensor]  # of a dense gradient, along its first axis
 
@@ -37,6 +38,7 @@ class DenseGradients:
         self.wanted = False
         self._given: dict[str, list[tuple[int, Rows]]] = {}  # with the pass
         self.masked = False  # have gradients on dense storage been held to their masks?
+        self.held: dict[Tensor, tuple[TensorWeakRef, int]] = {}  # which, and how often changed by then
 
     def give(self, name: str, rows: Rows, parameter: Tensor | None = None) -> None:
         """Deliver what one use of a packed layer adds to its dense gradient.
@@ -52,8 +54,19 @@ class DenseGradients:
         """What backward passes on this rank have given for a packed layer: the gradient is their sum. Forgotten here."""
         return [rows for _, rows in self._given.pop(name, ())]
 
+    def note_held(self, parameters: Iterable[Tensor]) -> None:
+        """The gradients that are there have just been held to their masks."""
+        there = ((each, each.grad) for each in parameters)
+        self.held = {each: (TensorWeakRef(grad), grad._version) for each, grad in there if grad is not None}
+
+    def holds(self, parameter: Tensor) -> bool:
+        """Is its gradient the one that was held to the mask, and unchanged since?"""
+        grad, (found, version) = parameter.grad, self.held.get(parameter, (None, 0))
+        return found is not None and grad is not None and version == grad._version and found() is grad
+
     def forget(self) -> None:
         self._given.clear()
+        self.held.clear()
         self.masked = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> "DenseGradients":

@@ -35,6 +35,7 @@ class Dense:
 
     def _put(self, mask: Tensor) -> None:
         self.mask = shard_like(mask, self.parameter)
+        self.grads.held.pop(self.parameter, None)
 
     @property
     def part(self) -> Tensor:

@@ -1,5 +1,6 @@
 """The gradient a user sees between backward and step: zero outside the masks, unless the step reads all of it."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -177,3 +178,29 @@ def test_passes_within_a_pass(build: Callable[..., Network]) -> None:
         assert all(each.grad is not None for each in topology.parameters.values())
         assert not outside(topology)
         held.zero_grad()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_gradients_that_users_change_are_masked_again(
+    build: Callable[..., Network], loss_of: Loss, replaced: bool
+) -> None:
+    model, topology = build(0.8)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = so.SparseOpt(sgd, topology, so.Static(), max_grad_norm=float("inf"), correction="none")
+    norms: list[Tensor] = []
+    for noise in (0.0, 1.0):
+        optimizer.zero_grad()
+        loss_of(model, 1).backward()
+        before = copy.deepcopy(model.state_dict())
+        for name, parameter in topology.parameters.items():
+            assert parameter.grad is not None
+            outside = noise * ~topology.masks[name]
+            if replaced:
+                parameter.grad = parameter.grad + outside
+            else:
+                parameter.grad += outside
+        optimizer.step()
+        assert optimizer.grad_norm is not None
+        norms.append(optimizer.grad_norm)
+        model.load_state_dict(before)
+    torch.testing.assert_close(norms[1], norms[0], rtol=0, atol=0)

@@ -22,7 +22,7 @@ class Arenas {
     uint64_t owner = 0;
   };
 
-  // An arena for as long as this lives. It is what its owner left, or zeros: borders have to be zero once, and nobody writes there.
+  // An arena for as long as this lives. It is what its owner left, or zeros.
   class Lease {
    public:
     Lease(Arenas& from, uint64_t owner, size_t floats) : from_(from), arena_(from.take(owner, floats)) {}

@@ -164,6 +164,23 @@ void fill_halo(const Plane<L>& x, const Bands& bands, const Part& part) {
   }
 }
 
+// Zeros around the images. Rows above and below a band are those of its neighbours where there are several.
+template <int L>
+void clear_border(const Plane<L>& x, const Bands& bands, const Part& part) {
+  using V = Simd<L>;
+  if (x.border == 0) return;
+  const typename V::Vec zero{};
+  const int left = part.first_column == 0 ? -x.border : part.first_column;
+  const int right = part.last_column == x.width ? x.width + x.border : part.last_column;
+  for (int h = -x.border; h < x.rows + x.border; ++h) {
+    const bool whole = bands.count == 1 && (h < 0 || h >= x.rows);
+    for (int c = part.first_channel; c < part.last_channel; ++c) {
+      for (int w = left; w < (whole ? right : 0); ++w) V::store(x.at(h, c, w), zero);
+      for (int w = x.width; w < right; ++w) V::store(x.at(h, c, w), zero);
+    }
+  }
+}
+
 // A value of images cut into `from` bands, to be one share of a value of Ratio times as many images in as many times fewer bands: what
 // was a band is then a part of one, and the lanes of one part lie side by side.
 //

@@ -143,7 +143,13 @@ class NetworkOf : public Network {
     const Part part = layer.part(y, member);
     layer.run(plane(conv.input, arena), y, plane(conv.shortcut, arena), part);
     clear_beyond(y, bands_of(conv.output), part);
-    fill_halo(y, bands_of(conv.output), part);
+    surround(y, bands_of(conv.output), part);
+  }
+
+  // What is there was another value's.
+  static void surround(const Plane<L>& x, const Bands& bands, const Part& part) {
+    clear_border(x, bands, part);
+    fill_halo(x, bands, part);
   }
 
   // All layers up to the segment's last, for as many samples as it takes together, or fewer.
@@ -158,7 +164,7 @@ class NetworkOf : public Network {
         member.wait();
       }
       const Plane<L> x = plane(segments_[segment].to, arena);
-      fill_halo(x, bands_of(segments_[segment].to), join_part(x, member));
+      surround(x, bands_of(segments_[segment].to), join_part(x, member));
       member.wait();
     }
     for (int64_t i = segment ? segments_[segment - 1].end : 0; i < segments_[segment].end; ++i) {
@@ -184,7 +190,7 @@ class NetworkOf : public Network {
         const Slot& slot = slots_[inputs_[i]];
         const Plane<L> x = plane(inputs_[i], arena);
         read_images(images[i] + first * slot.channels * slot.height * slot.width, samples, bands_of(inputs_[i]), x);
-        fill_halo(x, bands_of(inputs_[i]), x.whole());
+        surround(x, bands_of(inputs_[i]), x.whole());
       }
     }
     member.wait();

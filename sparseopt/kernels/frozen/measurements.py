@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparseopt.kernels.native.cache import DIGEST, Folder, cache_root
+from sparseopt.kernels.native.compiler import fingerprint
 from sparseopt.kernels.native.levels import chosen
 
 logger = logging.getLogger(__name__)
@@ -74,13 +75,13 @@ class Measurements:
 
 @functools.cache
 def measurements() -> Measurements:
-    """Of this machine and the instruction set in use."""
+    """Of this machine, the instruction set in use and these kernels: others are measured anew."""
     machine = "".join(letter if letter.isalnum() else "-" for letter in _processor())
     try:
         folder = cache_root().absolute() / "kernels"
     except RuntimeError:  # there is no home
         folder = None
-    return Measurements(folder, f"layers-{FORMAT}-{chosen()}-{machine}.json")
+    return Measurements(folder, f"layers-{FORMAT}-{chosen()}-{fingerprint()}-{machine}.json")
 
 
 def _processor() -> str:

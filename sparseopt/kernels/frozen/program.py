@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
+from sparseopt.kernels.frozen.arena import Arena, Form
 from sparseopt.kernels.frozen.bands import Extent, Extents, halo
 from sparseopt.kernels.frozen.description import (
     Convs,
@@ -20,11 +21,9 @@ from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.buffers import Shape
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.images import check_sum
-from sparseopt.kernels.native.interface import FrozenConv, FrozenOutput, Slot, Weights
+from sparseopt.kernels.native.interface import FrozenConv, FrozenOutput, Weights
 from sparseopt.kernels.native.interface import Segment as NativeSegment
 from sparseopt.kernels.native.network import weights
-
-ALIGN = 16  # floats: a cache line
 
 
 def extents_of(convs: Convs, sizes: Iterable[tuple[int, int]]) -> list[Extent]:
@@ -50,31 +49,34 @@ def extents_of(convs: Convs, sizes: Iterable[tuple[int, int]]) -> list[Extent]:
 
 
 class FrozenProgram:
-    """The library's form of a region, `network`, and `made_rows`, the rows a band that each of its steps makes.
-
-    Values live in slots of an arena. Slots are used again when nothing reads them any more, by values of the same shape alone, so
-    that borders stay zero. A sum takes the place of what it adds.
-    """
+    """The library's form of a region, `network`, and `made_rows`, the rows a band that each of its steps makes."""
 
     def __init__(self, convs: Convs, extents: Extents, layout: Layout) -> None:
         self.extents, self.layout, self._convs = extents, layout, convs
         self.segments = segments(convs, layout)
         self.made_rows: list[int] = []
-        self._rows = [0] * len(extents)
-        self._border = [0] * len(extents)
-        self._bands = layout.bands
-        self._slots: list[Slot] = []
-        self._free: dict[tuple[int, ...], list[int]] = {}
+        self._arena = Arena(layout.lanes)
+        self._form: dict[int, Form] = {}
         self._slot: dict[int, int] = {}
-        self._floats = 0
         self._kept: list[Tensor] = []
         self._left = convs.uses()
+        # What is put together for a segment from several groups of samples is there while earlier segments run.
+        joined = [self._take_joined(segment) for segment in self.segments[1:]]
+        self._begin(self.segments[0])
+        inputs = [self._take(value) for value in range(len(convs.inputs))]
         layers: list[FrozenConv] = []
-        tables = [self._lay_out(segment, layers) for segment in self.segments]
-        inputs = [self._inputs[value] for value in range(len(convs.inputs))]
+        tables = [NativeSegment(self._add_layers(self.segments[0], layers), self.segments[0].bands, -1, -1)]
+        for number, segment in enumerate(self.segments[1:]):
+            (value,) = handed_on(convs, segment.first)
+            source, self._slot[value] = self._slot[value], joined[number]
+            self._arena.keep(joined[number:])
+            self._begin(segment)
+            tables.append(
+                NativeSegment(self._add_layers(segment, layers), segment.bands, source, joined[number])
+            )
         ends = [self._end(end) for end in convs.ends]
         self.network = operators().network(
-            *(layout.lanes, self._floats, tables, self._slots, layers, inputs, ends, self._kept)
+            *(layout.lanes, self._arena.floats, tables, self._arena.slots, layers, inputs, ends, self._kept)
         )
 
     def bands(self, number: int) -> int:
@@ -89,48 +91,43 @@ class FrozenProgram:
             for number, before in enumerate(self.segments[:-1], 1)
         )
 
-    def _lay_out(self, segment: Segment, layers: list[FrozenConv]) -> NativeSegment:
-        """Adds its layers; gives every value its slot, as long as it is needed."""
-        source, target = self._hand_on(segment) if segment.first else self._take_inputs(segment)
+    def _take_joined(self, segment: Segment) -> int:
+        (value,) = handed_on(self._convs, segment.first)
+        self._begin(segment)
+        return self._take(value)
+
+    def _begin(self, segment: Segment) -> None:
+        """The forms of the values of a segment."""
+        steps = self._convs.steps[segment.first : segment.last]
+        for value, rows in segment.rows(self.extents).items():
+            border = halo((step for step in steps if step.input == value), segment.bands)
+            extent = self.extents[value]
+            self._form[value] = Form(
+                *(extent.channels, extent.height, extent.width, border, rows, segment.bands)
+            )
+
+    def _add_layers(self, segment: Segment, layers: list[FrozenConv]) -> int:
+        """Gives every value its slot, as long as it is needed. The number of layers so far."""
         for step in self._convs.steps[segment.first : segment.last]:
             if not self._in_place(step):
                 self._take(step.output)
             layers.append(self._layer(step))
-            self.made_rows.append(self._rows[step.output])
+            self.made_rows.append(self._form[step.output].rows)
             for value in reads(step):
                 self._left[value] -= 1
                 if not self._left[value] and self._slot[value] != self._slot[step.output]:
-                    self._free[self._shape(value)].append(self._slot[value])
-        return NativeSegment(segment.last, segment.bands, source, target)
+                    self._arena.give(self._slot[value])
+        return len(layers)
 
-    def _take_inputs(self, segment: Segment) -> tuple[int, int]:
-        self._begin(segment)
-        for value in range(len(self._convs.inputs)):
-            self._take(value)
-        self._inputs = dict(self._slot)
-        return -1, -1
-
-    def _hand_on(self, segment: Segment) -> tuple[int, int]:
-        """The slots of the one value that is needed further, before and after its bands become fewer."""
-        (value,) = handed_on(self._convs, segment.first)
-        source = self._slot[value]
-        self._begin(segment)
-        self._take(value)
-        return source, self._slot[value]
-
-    def _begin(self, segment: Segment) -> None:
-        """The shapes of the values of a segment."""
-        self._bands = segment.bands
-        steps = self._convs.steps[segment.first : segment.last]
-        for value, rows in segment.rows(self.extents).items():
-            self._rows[value] = rows
-            self._border[value] = halo((step for step in steps if step.input == value), segment.bands)
+    def _take(self, value: int) -> int:
+        self._slot[value] = self._arena.take(self._form[value])
+        return self._slot[value]
 
     def _in_place(self, step: Step) -> bool:
         """Whether a sum can be where the value is that it adds: read for the last time, by whoever writes there."""
         if isinstance(step, PoolStep) or step.shortcut is None or step.shortcut == step.input:
             return False
-        alike = self._shape(step.shortcut) == self._shape(step.output) and step.shortcut_stride == 1
+        alike = self._form[step.shortcut] == self._form[step.output] and step.shortcut_stride == 1
         if not alike or self._left[step.shortcut] > 1:
             return False
         self._slot[step.output] = self._slot[step.shortcut]
@@ -162,19 +159,3 @@ class FrozenProgram:
     def _bias(self, bias: Tensor, channels: int) -> int:
         self._kept.append(bias)
         return address(bias, FLOAT, channels)
-
-    def _shape(self, value: int) -> tuple[int, ...]:
-        extent = self.extents[value]
-        sizes = (extent.channels, extent.height, extent.width)
-        return (*sizes, self._border[value], self._rows[value], self._bands)
-
-    def _take(self, value: int) -> None:
-        shape = self._shape(value)
-        free = self._free.setdefault(shape, [])
-        self._slot[value] = free.pop() if free else self._new_slot(*shape)
-
-    def _new_slot(self, channels: int, height: int, width: int, border: int, rows: int, bands: int) -> int:
-        self._slots.append(Slot(self._floats, channels, height, width, border, rows, bands))
-        size = channels * (rows + 2 * border) * (width + 2 * border) * self.layout.lanes
-        self._floats += -(-size // ALIGN) * ALIGN
-        return len(self._slots) - 1

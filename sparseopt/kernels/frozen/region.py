@@ -1,22 +1,21 @@
 """A frozen region of convolutions, run for images of any size."""
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.bands import Extents
-from sparseopt.kernels.frozen.description import Convs, ConvStep, End, PoolStep
+from sparseopt.kernels.frozen.dense import DenseRegion, faster_dense
+from sparseopt.kernels.frozen.description import Convs, ConvStep
 from sparseopt.kernels.frozen.layouts import Layout, layouts
 from sparseopt.kernels.frozen.measurements import measurements
 from sparseopt.kernels.frozen.program import FrozenProgram, extents_of
+from sparseopt.kernels.frozen.tuned import Tuned, fastest
 from sparseopt.kernels.frozen.ways import Way, tune
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.images import check_image
@@ -26,27 +25,6 @@ FASTEST = 2 * 5e9  # multiply-adds a lane and second that no CPU exceeds
 MEASURED = 8  # image sizes that are measured, in one layout
 PROGRAMS = 4  # image sizes whose tables are kept
 Sizes = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """A program, how its layers run, and what it takes beside them, a sample; `dense`: torch is faster, and by how much."""
-
-    program: FrozenProgram
-    ways: list[Way]
-    joins: float = 0.0
-    dense: "DenseRegion | None" = None
-
-    def seconds(self, samples: int) -> float:
-        """That so many samples take."""
-        lanes = self.program.layout.lanes
-        runs = [-(-samples * self.program.bands(number) // lanes) for number in range(len(self.ways))]
-        return (
-            sum(way.seconds * each for way, each in zip(self.ways, runs, strict=True)) + self.joins * samples
-        )
-
-    def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(self.program.network.run(images)) if self.dense is None else self.dense.run(images)
 
 
 class FrozenRegion(nn.Module):
@@ -100,16 +78,13 @@ class FrozenRegion(nn.Module):
     def _prepare(self, samples: int, sizes: Sizes) -> Tuned:
         """The layout that takes the least time for so many samples."""
         extents = extents_of(self.content, sizes)
-        seconds: dict[Layout, float] = {}
-        best: Tuned | None = None
-        for layout in self.layouts or self._layouts(extents, samples):
-            found = self._same(layout, sizes) or self._tune(FrozenProgram(self.content, extents, layout))
-            seconds[layout] = found.seconds(samples)
-            if best is None or seconds[layout] < seconds[best.program.layout]:
-                best = found
-        assert best is not None
+        candidates = [
+            self._same(layout, sizes) or self._tune(FrozenProgram(self.content, extents, layout))
+            for layout in self.layouts or self._layouts(extents, samples)
+        ]
+        best = fastest(self.content, candidates, samples, measurements())
         measurements().keep()
-        if self.layouts or seconds[best.program.layout] < self._least_dense(extents) * samples:
+        if self.layouts or best.seconds(samples) < self._least_dense(extents) * samples:
             return best
         dense = self._dense(samples, sizes, best)
         return best if dense is None else replace(best, dense=dense)
@@ -125,7 +100,7 @@ class FrozenRegion(nn.Module):
                     zeros(samples, channels, *size)
                     for channels, size in zip(self.content.inputs, sizes, strict=True)
                 )
-                self._compared[key] = faster_dense(self.content, images, tuned)
+                self._compared[key] = faster_dense(self.content, images, tuned.run)
         found = self._compared[key]
         return None if found is None else DenseRegion(self.content, *found)
 
@@ -153,10 +128,10 @@ class FrozenRegion(nn.Module):
             for number, way in enumerate(ways):
                 program.network.choose(number, way.tile.number, way.block)
             ways = [replace(way, seconds=way.seconds * area / nearest) for way in ways]
-            return Tuned(program, ways, program.joins())
+            return Tuned(program, ways)
         ways = tune(program, self.content.steps, measurements())
         self._measured.append((area, program.layout, ways))
-        return Tuned(program, ways, program.joins())
+        return Tuned(program, ways)
 
     def _layouts(self, extents: Extents, samples: int) -> list[Layout]:
         widest = operators().lanes()
@@ -165,65 +140,3 @@ class FrozenRegion(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FrozenRegion":
         return FrozenRegion(self.content, self.layouts)
-
-
-def faster_dense(
-    convs: Convs, images: tuple[Tensor, ...], tuned: Tuned
-) -> tuple[torch.memory_format, str] | None:
-    """The memory format in which torch's own convolutions take less time than the kernels, and what that was."""
-    sparse = shortest(lambda: tuned.run(images))
-    formats = (torch.contiguous_format, torch.channels_last)
-    times = {each: shortest(lambda each=each: DenseRegion(convs, each).run(images)) for each in formats}
-    best = min(formats, key=lambda each: times[each])
-    if times[best] >= sparse:
-        return None
-    return best, f"dense: {times[best] * 1e3:.3g} ms, {sparse * 1e3:.3g} ms on the sparse kernels"
-
-
-def shortest(run: Callable[[], object]) -> float:
-    """Seconds of the shortest of a few runs."""
-    run()
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-class DenseRegion:
-    """A region by torch's own convolutions."""
-
-    def __init__(
-        self, convs: Convs, memory: torch.memory_format = torch.contiguous_format, reason: str = "dense"
-    ) -> None:
-        self.convs, self.memory, self.reason = convs, memory, reason
-        self._weights = [
-            step.weight.dense().to(memory_format=memory) if isinstance(step, ConvStep) else None
-            for step in convs.steps
-        ]
-
-    def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        values = [image.float().contiguous(memory_format=self.memory) for image in images]
-        for step, weight in zip(self.convs.steps, self._weights, strict=True):
-            if isinstance(step, PoolStep):
-                values.append(F.max_pool2d(values[step.input], step.kernel, step.stride, step.padding))
-            else:
-                assert weight is not None
-                values.append(_convolve(step, weight, values))
-        return tuple(_leave(end, values[end.value]) for end in self.convs.ends)
-
-
-def _convolve(step: ConvStep, weight: Tensor, values: list[Tensor]) -> Tensor:
-    y = F.conv2d(values[step.input], weight, step.bias, step.stride, step.padding)
-    if step.shortcut is not None:
-        added = values[step.shortcut][:, :, :: step.shortcut_stride, :: step.shortcut_stride]
-        y[:, step.shortcut_offset : step.shortcut_offset + added.shape[1]] += added
-    return torch.relu(y) if step.relu else y
-
-
-def _leave(end: End, value: Tensor) -> Tensor:
-    if not end.pooled:
-        return value.contiguous()
-    mean = value.mean((2, 3))
-    return mean if end.head is None else F.linear(mean, end.head.weight.dense(), end.head.bias)

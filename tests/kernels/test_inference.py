@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.nn import functional as F
 
 import sparseopt as so
-from sparseopt.kernels.frozen import chain, region
+from sparseopt.kernels.frozen import chain, dense, region
 from sparseopt.kernels.frozen.measurements import Measurements
 from sparseopt.lab.models.resnet_cifar import CifarResNet
 
@@ -369,7 +369,7 @@ def test_what_does_not_pay_runs_dense(batch: int, monkeypatch: pytest.MonkeyPatc
     model = Heavy()
     engine = so.compile_inference(model, so.sparsify(model, 0.8, distribution="uniform"))
     times = iter(range(1000, 0, -1))
-    monkeypatch.setattr(region, "shortest", lambda run: float(next(times)))
+    monkeypatch.setattr(dense, "shortest", lambda run: float(next(times)))
     monkeypatch.setattr(region, "FASTEST", 1e30)
     monkeypatch.setattr(chain, "shortest", lambda run, x: float(next(times)))
     monkeypatch.setattr(chain, "measurements", lambda: Measurements(None, ""))

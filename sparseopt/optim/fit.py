@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from sparseopt.methods import Method, WeightMethod
 from sparseopt.optim.wrapper import OptimizerWrapper
 from sparseopt.topology import Topology
+from sparseopt.topology.sharding import is_sharded
 
 NUMBERS = (0.3, -1.0, 0.7, 2.0, -0.4, 0.9)
 FASTER = {"fused": None, "foreach": None, "capturable": False}  # other ways to compute the same
@@ -33,12 +34,17 @@ def check_start(method: Method, topology: Topology) -> None:
 
 
 def check_parameters(base: Optimizer, topology: Topology) -> None:
-    held = {id(parameter) for group in base.param_groups for parameter in group["params"]}
+    held = {id(parameter): parameter for group in base.param_groups for parameter in group["params"]}
     missing = [name for name, parameter in topology.parameters.items() if id(parameter) not in held]
     if missing:
+        remedy = "give them to the optimizer, or leave them out with sparsify(exclude=...)"
+        if any(map(is_sharded, held.values())):
+            remedy = (
+                "FSDP2 puts others in their place, so call fully_shard before sparsify, with storage='dense'"
+            )
         raise ValueError(
             f"the optimizer lacks {len(missing)} of the topology's {len(topology.parameters)} parameters: "
-            f"{', '.join(missing[:5])}; give them to the optimizer, or leave them out with sparsify(exclude=...)"
+            f"{', '.join(missing[:5])}; {remedy}"
         )
 
 

@@ -1,7 +1,7 @@
 """Bad input is refused with the value and the remedy, before anything has changed."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -113,3 +113,32 @@ def test_a_schedule_without_a_single_update_is_told(build: Build, caplog: pytest
     with caplog.at_level("WARNING"):
         so.SparseOpt(sgd(model), topology, so.RigL(total_steps=50))
     assert re.search(r"RigL .*every=100.* 37\.5", caplog.text)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
+
+    torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no distributed package")
+def test_packed_storage_and_fsdp2() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (1,))
+    sharded = nn.Sequential(nn.Linear(8, 4))
+    fully_shard(sharded, mesh=mesh)
+    with pytest.raises(ValueError, match="is sharded by FSDP2"):
+        so.sparsify(sharded, 0.5, storage="packed")
+    for storage in ("packed", "dense"):
+        model = nn.Sequential(nn.Linear(8, 4))
+        topology = so.sparsify(model, 0.5, storage=storage)
+        fully_shard(model, mesh=mesh)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(ValueError, match="fully_shard before sparsify, with storage='dense'"):
+            so.SparseOpt(sgd, topology, so.Static())

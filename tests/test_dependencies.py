@@ -111,6 +111,18 @@ def test_the_core_points_one_way() -> None:
     assert not wrong
 
 
+def test_a_topology_does_not_know_how_it_began() -> None:
+    prefix = "sparseopt.topology.start"
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in modules().items()
+        for target in imported(path)
+        if place(module) in ("topology", "optim", "kernels") and target.startswith(prefix)
+        if module != "sparseopt.topology" and not module.startswith(prefix)
+    ]
+    assert not wrong
+
+
 def test_the_kernels_point_one_way() -> None:
     prefix = "sparseopt.kernels."
     wrong = [

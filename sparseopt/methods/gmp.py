@@ -26,7 +26,7 @@ from typing import ClassVar, Literal
 from sparseopt.methods.method import Method
 from sparseopt.methods.view import Count, Memory, Views
 from sparseopt.topology.densities import DISTRIBUTIONS, active_counts, check_sparsity
-from sparseopt.topology.starts import globally_largest
+from sparseopt.topology.selection import globally_largest
 
 
 @dataclass(frozen=True)

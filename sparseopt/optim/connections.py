@@ -42,7 +42,7 @@ def next_masks(
         for name, each in topology.storage.items()
         if step == 0 or each.parameter.grad is not None or name in seen
     }
-    gradients = Gradients(method if step else None, step, factors, seen)
+    gradients = UpdateGradients(method if step else None, step, factors, seen)
     if topology.kind() == "packed":
         new = {
             name: _next_index(topology, method, step, memory, gradients, storage)
@@ -58,7 +58,7 @@ def next_masks(
 
 
 @dataclass(frozen=True)
-class Gradients:
+class UpdateGradients:
     """The dense gradients of an update as the method reads them: finite, corrected if it asks for that, or not at all."""
 
     method: Method | None
@@ -98,7 +98,12 @@ class Gradients:
 
 
 def _next_index(
-    topology: Topology, method: Method, step: int, memory: Memory, gradients: Gradients, storage: Storage
+    topology: Topology,
+    method: Method,
+    step: int,
+    memory: Memory,
+    gradients: UpdateGradients,
+    storage: Storage,
 ) -> Tensor:
     """The next mask of a packed layer, by index: what is dense, scores and gradients, exists for one layer at a time."""
     assert isinstance(storage, Packed)

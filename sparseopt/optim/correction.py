@@ -5,7 +5,7 @@ BatchNorm enlarges the gradient of a neuron of sparsity s_i by (1 - s_i)^(-1/2).
 
 Behind LayerNorm, RMSNorm or no norm at all there is no such skew to undo, and the same factors would make one. So the
 correction that is in force by default, "auto", is "layer" where a layer's output goes into BatchNorm
-(`sparseopt.topology.normed` says how that is found), and none elsewhere.
+(`sparseopt.topology.start.normed` says how that is found), and none elsewhere.
 
 A correction is any function from a topology to such factors; `SparseOpt` asks it again after every change of the masks. A
 researcher's own is a function as well:

@@ -5,6 +5,8 @@ the lowest flat index: everything beyond the k-th score is taken, then the first
 value read back from the device.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,19 @@ def take_lowest(score: Tensor, candidates: Tensor, k: int) -> Tensor:
 def take_highest(score: Tensor, candidates: Tensor, k: int) -> Tensor:
     """Boolean mask of the k candidates with the highest score; NaN counts as the lowest."""
     return take_lowest(-score, candidates, k)
+
+
+def globally_largest(weights: Mapping[str, Tensor], total: int) -> dict[str, int]:
+    """How many of the `total` largest weights of the network lie in each layer.
+
+    No layer is emptied: the largest weight of each is among them in any case.
+    """
+    scores = [weight.abs().reshape(-1).double() for weight in weights.values()]
+    scores = [each.index_fill(0, each.argmax(), float("inf")).to(scores[0].device) for each in scores]
+    together = torch.cat(scores)
+    taken = take_highest(together, torch.ones_like(together, dtype=torch.bool), max(total, len(scores)))
+    parts = taken.split([each.numel() for each in scores])
+    return {name: int(part.sum()) for name, part in zip(weights, parts, strict=True)}
 
 
 def _take(score: Tensor, candidates: Tensor, k: int) -> Tensor:

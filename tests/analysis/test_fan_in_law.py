@@ -15,8 +15,8 @@ from sparseopt.analysis.fan_in_law import (
 )
 from sparseopt.analysis.gradient_ratio import gradient_ratio
 from sparseopt.analysis.twins import INITS, NORMS, Gradients, TwoLayers, gradients, initialise, sparse_twin
-from sparseopt.topology.masks import mask_with_fan_in
 from sparseopt.topology.randomness import generator
+from sparseopt.topology.start.masks import mask_with_fan_in
 
 SIZES = (400, 64, 10)
 

@@ -9,8 +9,8 @@ from torch import nn
 import sparseopt as so
 from sparseopt.topology import Layer, fan_in_masks, generator
 from sparseopt.topology.bits import pack, unpack
-from sparseopt.topology.masks import mask_maker
 from sparseopt.topology.selection import take_highest, take_lowest
+from sparseopt.topology.start.masks import mask_maker
 
 layers = st.one_of(
     st.builds(lambda a, b, k: Layer("w", (a, b, k)), *[st.integers(1, 12)] * 3),

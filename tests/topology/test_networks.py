@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 import sparseopt as so
-from sparseopt.topology.layers import DEPTHWISE, EMBEDDING, EXCLUDED, FROZEN, UNKNOWN, VECTOR
+from sparseopt.topology.start.find import DEPTHWISE, EMBEDDING, EXCLUDED, FROZEN, UNKNOWN, VECTOR
 
 
 def mlp() -> Any:

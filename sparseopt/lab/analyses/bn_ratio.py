@@ -23,7 +23,7 @@ from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
 from sparseopt.topology import generator
-from sparseopt.topology.masks import mask_maker
+from sparseopt.topology.start.masks import mask_maker
 
 CLASSES = 10
 

@@ -26,8 +26,8 @@ from sparseopt.lab.show.colors import COLORS, MARKERS
 from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.topology import generator
-from sparseopt.topology.masks import mask_with_fan_in
 from sparseopt.topology.skew import relative_scale
+from sparseopt.topology.start.masks import mask_with_fan_in
 
 
 @dataclass(frozen=True)

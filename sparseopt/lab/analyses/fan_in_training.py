@@ -16,7 +16,7 @@ from sparseopt.lab.analyses.bn_ratio import TwinSettings, twin
 from sparseopt.lab.analyses.inputs import batches, digits
 from sparseopt.lab.data import TensorPipeline
 from sparseopt.topology import generator
-from sparseopt.topology.masks import mask_with_fan_in
+from sparseopt.topology.start.masks import mask_with_fan_in
 
 Correction = Literal["none", "layer"]
 

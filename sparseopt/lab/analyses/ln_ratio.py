@@ -26,7 +26,7 @@ from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
 from sparseopt.topology import generator
-from sparseopt.topology.masks import mask_with_fan_in
+from sparseopt.topology.start.masks import mask_with_fan_in
 
 UNIFORM = {"layer": "LayerNorm", "rms": "RMSNorm", "group": f"GroupNorm, {GROUPS} groups"}
 HETEROGENEOUS = {"batch": "BatchNorm", **UNIFORM}

@@ -16,7 +16,7 @@ from sparseopt.lab.config.controls import CorrectionName, correction
 from sparseopt.lab.data import DataName
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.models import Shortcut
-from sparseopt.topology.masks import mask_maker
+from sparseopt.topology.start.masks import mask_maker
 
 ModelName = Literal["mlp", "resnet20", "resnet32", "resnet56", "resnet50", "decoder"]
 OptimizerName = Literal["sgd", "adam", "adamw", "nadam", "radam", "rmsprop", "adagrad", "adamax"]

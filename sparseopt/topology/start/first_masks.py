@@ -11,10 +11,10 @@ from torch import Tensor
 
 from sparseopt.topology.densities import Distribution, active_counts, check_sparsity
 from sparseopt.topology.layers import Layer
-from sparseopt.topology.masks import random_mask
 from sparseopt.topology.nm import nm_mask, parse_nm
 from sparseopt.topology.randomness import generator
-from sparseopt.topology.selection import take_highest
+from sparseopt.topology.selection import globally_largest, take_highest
+from sparseopt.topology.start.masks import random_mask
 
 NAMES = (
     "None, 'nonzero', 'magnitude', 'magnitude-global', 'n:m' such as '2:4', or a mapping {name: bool tensor}"
@@ -61,19 +61,6 @@ def masks_by_weights(
 def largest(weight: Tensor, count: int) -> Tensor:
     """Mask of so many weights of largest magnitude."""
     return take_highest(weight.abs(), torch.ones_like(weight, dtype=torch.bool), count)
-
-
-def globally_largest(weights: Mapping[str, Tensor], total: int) -> dict[str, int]:
-    """How many of the `total` largest weights of the network lie in each layer.
-
-    No layer is emptied: the largest weight of each is among them in any case.
-    """
-    scores = [weight.abs().reshape(-1).double() for weight in weights.values()]
-    scores = [each.index_fill(0, each.argmax(), float("inf")).to(scores[0].device) for each in scores]
-    together = torch.cat(scores)
-    taken = take_highest(together, torch.ones_like(together, dtype=torch.bool), max(total, len(scores)))
-    parts = taken.split([each.numel() for each in scores])
-    return {name: int(part.sum()) for name, part in zip(weights, parts, strict=True)}
 
 
 def _shapes(layers: Mapping[str, Layer]) -> dict[str, tuple[int, ...]]:

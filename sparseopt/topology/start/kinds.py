@@ -51,7 +51,7 @@ def register_layer(kind: type[nn.Module], leaf: str = "weight", neurons_dim: int
     ...         super().__init__()
     ...         self.kernel = nn.Parameter(torch.randn(8, 4))
     >>> register_layer(Mixing, "kernel", neurons_dim=1)
-    >>> from sparseopt.topology.sparsify import sparsify
+    >>> from sparseopt.topology.start.sparsify import sparsify
     >>> sparsify(Mixing(), 0.5).fan_in("kernel").numel()
     4
     """

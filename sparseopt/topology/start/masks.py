@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from sparseopt.topology.densities import Distribution, active_counts
-from sparseopt.topology.layers import Layer, Patterns, find_layers
+from sparseopt.topology.layers import Layer
 from sparseopt.topology.randomness import generator, permutation, uniform
 from sparseopt.topology.selection import take_lowest
+from sparseopt.topology.start.find import Patterns, find_layers
 
 MaskMaker = Callable[
     [Layer, int, torch.Generator], Tensor

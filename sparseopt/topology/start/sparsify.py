@@ -12,12 +12,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from sparseopt.topology.dense_grads import DenseGradients
 from sparseopt.topology.densities import Distribution, check_sparsity
-from sparseopt.topology.layers import DEPTHWISE, FROZEN, VECTOR, Layer, Patterns, sort_layers
-from sparseopt.topology.normed import batch_normed
-from sparseopt.topology.packing import check_packable, pack_layer, refuse_packed
+from sparseopt.topology.layers import Layer
 from sparseopt.topology.randomness import generator
 from sparseopt.topology.sharding import local, part_like, whole
-from sparseopt.topology.starts import NAMES, masks_by_weights, random_masks
+from sparseopt.topology.start.find import DEPTHWISE, FROZEN, VECTOR, Patterns, sort_layers
+from sparseopt.topology.start.first_masks import NAMES, masks_by_weights, random_masks
+from sparseopt.topology.start.normed import batch_normed
+from sparseopt.topology.start.packing import check_packable, pack_layer, refuse_packed
 from sparseopt.topology.storage import Dense
 from sparseopt.topology.topology import Topology
 

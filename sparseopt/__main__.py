@@ -10,7 +10,7 @@ from importlib import import_module
 
 COMMANDS = {
     "train": "train a recipe of the paper, or resume it",
-    "sweep": "train every combination of some settings, or search over them, on many workers",
+    "sweep": "train all combinations of settings, or search, on many workers",
     "runs": "list runs, finished or not",
     "plot": "draw the curves of one or several runs",
     "reproduce": "a table or figure of the paper, at the scale one can afford",
@@ -20,7 +20,7 @@ COMMANDS = {
     "analyse": "one of the paper's analyses: a figure and its numbers",
     "export": "the network of a run as a small safetensors file, or as ONNX",
     "completion": "what a shell needs to complete all this",
-    "flops": "what a recipe costs, dense and sparse, in floating-point operations",
+    "flops": "floating-point operations of a recipe, dense and sparse",
 }
 
 

@@ -13,6 +13,7 @@ from sparseopt.__main__ import main
 from sparseopt.kernels.frozen.file import dense_file, read, stored_masks
 from sparseopt.lab.config.configfile import read_config
 from sparseopt.lab.config.recipes import RECIPES
+from sparseopt.lab.runs.catalogue import find_runs
 from sparseopt.lab.training.experiment import build_model
 from sparseopt.lab.training.train import Summary, train
 
@@ -53,6 +54,7 @@ def test_hub(trained: tuple[Path, Summary], capsys: pytest.CaptureFixture[str]) 
     """Anybody loads the state dict; `so.load` finds the masks; the card has the run's own numbers."""
     folder, summary = trained
     assert main(["export", str(folder), "--format", "hub"]) == 0
+    assert [run.path for run in find_runs(folder)] == [folder]  # what was exported is no second run
     assert {Path(line).name for line in capsys.readouterr().out.split()} == {
         "model.safetensors",
         "config.json",

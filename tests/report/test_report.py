@@ -83,6 +83,12 @@ def test_results_are_mean_and_deviation_over_seeds(sweep: Path, make: Maker) -> 
     assert column(grid, "test accuracy (%)")[0] == f"{fmean(values):.2f} ± {stdev(values):.2f}"
 
 
+def test_a_dense_run_beside_accelerated_ones_is_no_other_environment(tmp_path: Path, make: Maker) -> None:
+    for method in ("dense", "set"):
+        train(make.config(method=method, epochs=1), tmp_path / method, accelerate="on")
+    assert "storage" not in sentences(tmp_path)
+
+
 def test_unfinished_runs_do_not_count(make: Maker, tmp_path: Path) -> None:
     make.run(tmp_path / "a", seed=0)
     make.run(tmp_path / "b", seed=1, done=2)

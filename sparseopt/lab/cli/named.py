@@ -4,6 +4,7 @@ Without a name the command lists them, and a name that it does not know is answe
 """
 
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -46,9 +47,15 @@ class Named(Generic[Choice]):
     def usage(self) -> str:
         """All names with their summaries."""
         width = max(map(len, self.choices))
-        rows = "\n".join(f"  {name:<{width}}  {choice.summary}" for name, choice in self.choices.items())
+        rows = "\n".join(
+            textwrap.fill(
+                choice.summary, 80, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4)
+            )
+            for name, choice in self.choices.items()
+        )
+        does = textwrap.fill(self.does, 80)
         place = self.word.upper()
         return (
-            f"usage: {self.prog} {place} [options]\n\n{self.does}\n\n{place}, one of:\n{rows}\n\n"
+            f"usage: {self.prog} {place} [options]\n\n{does}\n\n{place}, one of:\n{rows}\n\n"
             f"  {self.prog} {place} --help lists the options."
         )

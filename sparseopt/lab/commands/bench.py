@@ -31,5 +31,6 @@ def bench(sparsity: tuple[float, ...] = (0.9, 0.95, 0.97), seconds: float = 45.0
         raise UserError(f"the sparse kernels do not run here: {why}")
     each = seconds / (2 * len(sparsity))
     measured = [measure(network, share, each, threads) for network in (RESNET, MLP) for share in sparsity]
-    print_table(wide_console(), table(measured))
-    print(sentence(measured[len(sparsity) // 2]))
+    console = wide_console()
+    print_table(console, table(measured))
+    console.print(sentence(measured[len(sparsity) // 2]), highlight=False)

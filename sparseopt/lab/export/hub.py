@@ -9,7 +9,7 @@ from pathlib import Path
 from sparseopt import __version__
 from sparseopt.kernels.frozen.file import DENSE_FILE, dense_file
 from sparseopt.lab.config.differences import described
-from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.runs.catalogue import EXPORTED, Run
 from sparseopt.lab.show.words import duration
 from sparseopt.lab.system.files import reporting_write_errors, write_bytes, write_json
 from sparseopt.lab.training.experiment import Experiment
@@ -53,7 +53,8 @@ def export_hub(experiment: Experiment, run: Run, folder: Path) -> list[Path]:
         masks = {} if experiment.topology is None else dict(experiment.topology.masks)
         contents = dense_file(experiment.model.state_dict(), masks, format="pt")
     write_bytes(folder / DENSE_FILE, contents)
-    write_json(folder / "config.json", {"config": run.config.to_json(), "name": run.config.run_name})
+    config = {"config": run.config.to_json(), "name": run.config.run_name, EXPORTED: __version__}
+    write_json(folder / "config.json", config)
     write_bytes(folder / "README.md", card(experiment, run).encode())
     return [folder / name for name in (DENSE_FILE, "config.json", "README.md")]
 

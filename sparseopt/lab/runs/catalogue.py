@@ -30,6 +30,9 @@ METRICS = (
 METRICS += ("itop_rate", "dead_neurons", "fan_in_spread", "factor_spread", "seconds")
 """What every row of metrics tells: those who show runs rely on it."""
 
+EXPORTED = "exported_by"
+"""What the config.json of an exported network has, and that of a run has not."""
+
 MARKS = ("config.json", "metrics.jsonl")
 """Files by which the folder of a run is known, also where one of them is missing."""
 
@@ -77,11 +80,17 @@ def survey(folder: Path) -> Survey:
     found = Survey([], [])
     for path in sorted({file.parent for name in MARKS for file in folder.rglob(name)}):
         try:
-            found.runs.append(Run.read(path))
+            if not _exported(path):
+                found.runs.append(Run.read(path))
         except (UserError, OSError) as error:  # a damaged run, or the config.json of something else
             log.warning("left out: %s", error)
             found.left_out.append(str(error))
     return found
+
+
+def _exported(path: Path) -> bool:
+    file = RunDir(path).config_file
+    return file.exists() and EXPORTED in read_json(file)
 
 
 def find_runs(folder: Path) -> list[Run]:

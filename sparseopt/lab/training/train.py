@@ -161,15 +161,18 @@ def _config_there(run: RunDir) -> Config | None:
 
 def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, Any]:
     """What config.json holds: what is trained, and on what."""
-    config = experiment.config
+    config, topology = experiment.config, experiment.topology
+    of_masks: dict[str, Any] = {}  # a dense network has none, and is not another environment for that
+    if topology is not None:
+        layers = list(so.kernels.accelerated_layers(experiment.model))
+        of_masks = {"storage": topology.kind(), "on_kernels": layers}
     return {
         "config": config.to_json(),
         "name": config.run_name,
         **environment(experiment.device),
         "ranks": experiment.ranks.size,
         "accelerate": accelerate,
-        "storage": "dense" if experiment.topology is None else experiment.topology.kind(),
-        "on_kernels": list(so.kernels.accelerated_layers(experiment.model)),
+        **of_masks,
     }
 
 

@@ -11,15 +11,16 @@ from torch import Tensor
 from torch import distributed as dist
 
 from sparseopt.topology.bits import pack
+from sparseopt.topology.dense_grads import ranks
 
 
 def check_agreement(masks: Mapping[str, Tensor], step: int) -> None:
     """Raise RuntimeError on every rank, naming the layers, if the masks differ between the ranks."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1 or not masks:
+    if ranks() == 1 or not masks:
         return
     digests = torch.stack([digest(mask) for mask in masks.values()])
     mine = digest(digests.view(torch.uint8)).view(1)
-    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    everyone = [torch.empty_like(mine) for _ in range(ranks())]
     dist.all_gather(everyone, mine)
     if all(torch.equal(mine, other) for other in everyone):
         return

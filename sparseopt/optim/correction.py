@@ -29,15 +29,13 @@ from torch import Tensor
 from sparseopt.optim.measured import measured_factors
 from sparseopt.topology import Topology
 from sparseopt.topology.skew import relative_scale
+from sparseopt.topology.summary import listed
 
 log = logging.getLogger(__name__)
 
 Mode = Literal["layer", "global", "overall", "unnormalized", "measured", "angular"]
 Correction = Mode | Literal["auto", "none"] | Callable[[Topology], Mapping[str, Tensor]]
 MODES = ("layer", "global", "overall", "unnormalized", "measured", "angular")
-
-
-AUTO = "auto"  # "layer", where a layer's output goes into BatchNorm
 
 
 def skew_factors(topology: Topology, mode: Mode = "layer") -> dict[str, Tensor]:
@@ -103,18 +101,14 @@ def tell_where(topology: Topology) -> None:
         log.info(
             "skew correction in %d of %d layers, those whose output goes into BatchNorm; not in %s; "
             "correction='layer' corrects all",
-            *(len(topology.normed), len(topology.layers), _listed(others)),
+            *(len(topology.normed), len(topology.layers), listed(others, 5)),
         )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def check_correction(correction: Correction, topology: Topology) -> None:
     if callable(correction):
         _checked(correction(topology), topology)
-    elif correction not in (AUTO, *MODES, "none"):
+    elif correction not in ("auto", *MODES, "none"):
         raise ValueError(
             f"correction must be one of auto, {', '.join(MODES)}, none, or a function topology -> {{name: factors}}, "
             f"got {correction!r}"

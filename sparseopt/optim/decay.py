@@ -14,7 +14,7 @@ Both happen after clipping, which is of loss gradients.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, optim
@@ -29,13 +29,6 @@ COUPLED = (
 DECOUPLED = (optim.AdamW,)
 
 
-class Decayed(NamedTuple):
-    """Weights that the base optimizer is about to decay, and the correction of each, broadcast against them."""
-
-    parameter: Tensor
-    factors: Tensor
-
-
 def check_correct_decay(base: Optimizer) -> None:
     """Refuse optimizers of which it is not known what they do with weight decay. A subclass may do anything."""
     if type(base) not in (*COUPLED, *DECOUPLED):
@@ -47,8 +40,11 @@ def check_correct_decay(base: Optimizer) -> None:
 
 
 @torch.no_grad()
-def correct_decay(base: Optimizer, decayed: Iterable[Decayed]) -> None:
-    """Change gradients (coupled) or weights (decoupled) so that the step to come decays each weight by its factor."""
+def correct_decay(base: Optimizer, decayed: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Change gradients (coupled) or weights (decoupled) so that the step to come decays each weight by its factor.
+
+    `decayed` has parameters, and the correction of each, broadcast against it.
+    """
     groups = {id(parameter): group for group in base.param_groups for parameter in group["params"]}
     for parameter, factors in decayed:
         group = groups[id(parameter)]

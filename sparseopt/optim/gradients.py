@@ -19,7 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sparseopt.optim.decay import Decayed
 from sparseopt.topology.sharding import local, whole
 from sparseopt.topology.storage import Dense, Packed, Storage, hold, multiply
 
@@ -52,13 +51,10 @@ class SparseParameter(NamedTuple):
             dense.mul_(self.storage.layer.broadcast(by_neuron))
         return torch.linalg.vector_norm(dense) * scale
 
-    @property
-    def decayed(self) -> Decayed | None:
-        """The weights with their whole correction, where there is one."""
+    def all_factors(self) -> Tensor | None:
+        """Early and late together."""
         factors = self.factors()
-        if factors is None:
-            return None
-        return Decayed(self.storage.parameter, factors if self.late is None else factors * self.late)
+        return factors if factors is None or self.late is None else factors * self.late
 
     def factors(self) -> Tensor | None:
         return self.early if self.measured is None else self.storage.spread(self.measured())

@@ -222,8 +222,10 @@ class SparseOpt(OptimizerWrapper):
             self._adjust(self.method)
         self.grad_norm = PREPARE[self.clip](self._sparse, self._all_parameters(), self.max_grad_norm)
         if self.correct_decay:
-            decayed = (each.decayed for each in self._sparse)
-            correct_decay(self.base, (each for each in decayed if each is not None))
+            decayed = ((each.storage.parameter, each.all_factors()) for each in self._sparse)
+            correct_decay(
+                self.base, ((weight, factors) for weight, factors in decayed if factors is not None)
+            )
 
     @torch.no_grad()
     def _adjust(self, method: WeightMethod) -> None:

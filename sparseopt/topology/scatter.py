@@ -155,10 +155,7 @@ def _to_dense_state(module: nn.Module, state: Any, prefix: str, _: Any) -> None:
     for leaf, scatter in scatters(module):
         values = state.pop(f"{prefix}parametrizations.{leaf}.original")
         state[prefix + leaf] = to_dense(values, scatter.index, scatter.shape)
-    for name in (
-        *module._parameters,
-        *module._buffers,
-    ):  # in the order of a dense module: the weight comes first
+    for name in [*module._parameters, *module._buffers]:  # as in a dense module, where the weight comes first
         if prefix + name in state:
             state.move_to_end(prefix + name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sparseopt.topology.skew import relative_scale
@@ -29,17 +30,7 @@ def summarise(topology: Topology) -> str:
     there, 0.1 is what random masks give, above 0.3 the neurons of the layer are far from equal.
     """
     rows = [HEADER, *(_row(topology, name) for name in topology.layers)]
-    rows.append(
-        (
-            "network",
-            f"{topology.active():,}",
-            f"{topology.size():,}",
-            f"{topology.sparsity():.4f}",
-            *[""] * 3,
-            f"{topology.dead_neurons()}",
-            "",
-        )
-    )
+    rows.append(("network", *_counts(topology), *[""] * 3, f"{topology.dead_neurons()}", ""))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     lines = [
         "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(pairs))
@@ -56,9 +47,7 @@ def _whole_model(topology: Topology) -> list[str]:
     lines = ["", "stayed dense"]
     for why in dict.fromkeys(each.why for each in topology.left_dense):
         same = [each for each in topology.left_dense if each.why == why]
-        shown = ", ".join(each.name for each in same[:3]) + (
-            f", {len(same) - 3} more" if len(same) > 3 else ""
-        )
+        shown = listed([each.name for each in same])
         lines.append(f"  {sum(each.size for each in same):>12,}  {shown}: {why}")
     dense = sum(each.size for each in topology.left_dense)
     active, size = topology.active() + dense, topology.size() + dense
@@ -68,17 +57,19 @@ def _whole_model(topology: Topology) -> list[str]:
     return lines
 
 
+def _counts(topology: Topology, name: str | None = None) -> tuple[str, str, str]:
+    return f"{topology.active(name):,}", f"{topology.size(name):,}", f"{topology.sparsity(name):.4f}"
+
+
 def _row(topology: Topology, name: str) -> tuple[str, ...]:
     fan_in = topology.fan_in(name)
-    spread = relative_scale(fan_in, fan_in.double().mean()).std(correction=0)
-    return (
-        name,
-        f"{topology.active(name):,}",
-        f"{topology.size(name):,}",
-        f"{topology.sparsity(name):.4f}",
-        f"{fan_in.double().mean().item():.1f}",
-        f"{fan_in.min().item()}",
-        f"{fan_in.max().item()}",
-        f"{topology.dead_neurons(name)}",
-        f"{spread.item():.3f}",
-    )
+    mean = fan_in.double().mean()
+    spread = relative_scale(fan_in, mean).std(correction=0)
+    ends = (f"{mean.item():.1f}", f"{fan_in.min().item()}", f"{fan_in.max().item()}")
+    return name, *_counts(topology, name), *ends, f"{topology.dead_neurons(name)}", f"{spread.item():.3f}"
+
+
+def listed(names: Sequence[str], shown: int = 3) -> str:
+    """The first few of many names."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

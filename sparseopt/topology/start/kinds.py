@@ -14,12 +14,8 @@ from torch.nn.utils import parametrize
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHTED = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 RECURRENT = (nn.RNNBase, nn.RNNCellBase)
-ATTENTION_WEIGHTS = (
-    "in_proj_weight",
-    "q_proj_weight",
-    "k_proj_weight",
-    "v_proj_weight",
-)  # out_proj is a Linear
+# Of attention; out_proj is a Linear.
+ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 _registered: dict[type[nn.Module], dict[str, bool]] = {}
 

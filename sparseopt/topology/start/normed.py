@@ -18,15 +18,7 @@ from sparseopt.topology.layers import Layer
 
 PASSES_ON = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten, nn.Unflatten)
 RESHAPES = {
-    "flatten",
-    "reshape",
-    "view",
-    "contiguous",
-    "squeeze",
-    "unsqueeze",
-    "permute",
-    "transpose",
-    "dropout",
+    *("flatten", "reshape", "view", "contiguous", "squeeze", "unsqueeze", "permute", "transpose", "dropout")
 }
 
 
@@ -57,11 +49,9 @@ def _declared(
 ) -> Iterator[tuple[str, str]]:
     """(weight, BatchNorm) where the one is declared right before the other and they fit."""
     for prefix, parent in model.named_modules():
-        children = [
-            (f"{prefix}.{name}" if prefix else name, child) for name, child in parent.named_children()
-        ]
         before: str | None = None
-        for path, child in children:
+        for name, child in parent.named_children():
+            path = f"{prefix}.{name}" if prefix else name
             if isinstance(child, _BatchNorm):
                 weight = by_module.get(before) if before is not None else None
                 if weight is not None and layers[weight].neurons == child.num_features:
@@ -87,14 +77,12 @@ def _reaches_norm(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
     for user in node.users:
         if user.op == "call_module":
             module = modules[str(user.target)]
-            if isinstance(module, _BatchNorm) or (
-                isinstance(module, PASSES_ON) and _reaches_norm(user, modules)
-            ):
+            through = isinstance(module, PASSES_ON) and _reaches_norm(user, modules)
+            if through or isinstance(module, _BatchNorm):
                 return True
         else:
             name = user.target if user.op == "call_method" else getattr(user.target, "__name__", "")
-            if user.target is torch.nn.functional.batch_norm or (
-                name in RESHAPES and _reaches_norm(user, modules)
-            ):
+            through = name in RESHAPES and _reaches_norm(user, modules)
+            if through or user.target is torch.nn.functional.batch_norm:
                 return True
     return False

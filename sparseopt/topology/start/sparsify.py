@@ -20,6 +20,7 @@ from sparseopt.topology.start.first_masks import NAMES, masks_by_weights, random
 from sparseopt.topology.start.normed import batch_normed
 from sparseopt.topology.start.packing import check_packable, pack_layer, refuse_packed
 from sparseopt.topology.storage import Dense
+from sparseopt.topology.summary import listed
 from sparseopt.topology.topology import Topology
 
 Masks = str | Mapping[str, Tensor]  # one of NAMES
@@ -114,11 +115,9 @@ def _tell(topology: Topology) -> None:
     for reason, what in ((FROZEN, "frozen"), (DEPTHWISE, "depthwise")):
         names = [each.name for each in topology.left_dense if each.why == reason]
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             log.warning(
-                "%d %s %s dense (%s%s); include=... makes them sparse, by name",
-                *(len(names), what, "weight stays" if len(names) == 1 else "weights stay"),
-                *(", ".join(names[:3]), more),
+                "%d %s %s dense (%s); include=... makes them sparse, by name",
+                *(len(names), what, "weight stays" if len(names) == 1 else "weights stay", listed(names)),
             )
     dense = [each for each in topology.left_dense if each.why != VECTOR]
     weights = sum(each.size for each in dense)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import sparseopt as so
 from sparseopt.kernels.frozen import chain, dense, region
-from sparseopt.kernels.frozen.measurements import Measurements
+from sparseopt.kernels.native.measurements import Measurements
 from sparseopt.lab.models.resnet_cifar import CifarResNet
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 import sparseopt as so
 from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.layouts import Cut, Layout, layouts
-from sparseopt.kernels.frozen.measurements import Measurements
 from sparseopt.kernels.frozen.program import extents_of
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.measurements import Measurements
 
 LAYOUTS = [
     Layout(lanes, bands) for lanes, bands in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 1), (16, 8), (16, 16))

@@ -9,7 +9,8 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from sparseopt.kernels.conv.convolution import ConvLists, backward_border, build_lists
-from sparseopt.kernels.conv.run import RegionPlan, RegionRun
+from sparseopt.kernels.conv.plan import RegionPlan
+from sparseopt.kernels.conv.run import RegionRun
 from sparseopt.kernels.conv.taped import Key, TapedRun, key_of
 from sparseopt.kernels.match.graph import Conv, Region
 from sparseopt.kernels.native.buffers import Buffers

@@ -5,7 +5,6 @@ run in reverse, each leaving its share of its input's gradient; the last share t
 ReLU, the shortcut's share, and the sums that the batch norm below needs.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,10 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from sparseopt.kernels.conv.convolution import ConvLists, axes
-from sparseopt.kernels.match.graph import Activation, Conv, Output, Region, Shortcut
+from sparseopt.kernels.conv.numbers import Numbers
+from sparseopt.kernels.conv.plan import RegionPlan
+from sparseopt.kernels.conv.tiles import fastest_tile, tile_key, trial_blocks
+from sparseopt.kernels.match.graph import Activation, Conv, Output
 from sparseopt.kernels.native.buffers import Buffers, Shape
 from sparseopt.kernels.native.images import check_sum
 from sparseopt.kernels.native.memory import doubles, floats
@@ -24,46 +26,6 @@ from sparseopt.topology.dense_grads import Rows
 
 Entered = tuple[Tensor, bool]  # where a gradient came in, and whether it was added
 ListsOf = Callable[[Conv, int, int, int], ConvLists]
-
-
-class RegionPlan:
-    """What does not change from run to run: who reads what, what must be kept, how wide borders are."""
-
-    def __init__(self, region: Region) -> None:
-        self.region = region
-        self.activations = region.activations()
-        self.readers = {each: region.readers(each) for each in self.activations}
-        self.pooled = {o.activation for o in region.outputs if o.pooled}
-        self.images = {o.activation for o in region.outputs if not o.pooled}
-        self.summed_in: dict[Activation, list[Activation]] = {each: [] for each in self.activations}
-        self.activation_of: dict[Conv, Activation] = {}
-        for each in self.activations:
-            if each.main is not None:
-                self.activation_of[each.main] = each
-            if each.shortcut is not None:
-                self._note_shortcut(each, each.shortcut)
-        self.makers: dict[Activation, list[Conv]] = {each: [] for each in self.activations}
-        for conv, each in self.activation_of.items():
-            self.makers[each].append(conv)
-        self.kept = {each for each in self.activations if self._must_keep(each)}
-        self.border = {each: self._border(each) for each in self.activations}
-
-    def _note_shortcut(self, activation: Activation, shortcut: Shortcut) -> None:
-        if isinstance(shortcut.source, Conv):
-            self.activation_of[shortcut.source] = activation
-        else:
-            self.summed_in[shortcut.source].append(activation)
-
-    def _must_keep(self, each: Activation) -> bool:
-        """An activation that one convolution alone reads, and that is a function of z, is cheaper made twice."""
-        wanted = (
-            len(self.readers[each]) != 1 or self.summed_in[each] or each in self.pooled or each in self.images
-        )
-        return bool(wanted) or each.main is None or each.shortcut is not None
-
-    def _border(self, each: Activation) -> int:
-        paddings = (conv.module.padding for conv in self.readers[each])
-        return max((int(p) for padding in paddings for p in padding), default=0)
 
 
 class RegionRun:
@@ -193,12 +155,36 @@ class RegionRun:
         check_weight(self.weights[conv], lists)
         self.values[conv] = self.weights[conv].values(lists.position)
         use = lists.forward
-        self.ops.conv_forward(
-            x, shape.border, keep, *source,
-            self.values[conv], use.start, use.offset,
-            rows.stride, lists.reach, self.samples, self.z[conv], norm.shift, norm.sums, copy,
-        )  # fmt: skip
+        arguments = (
+            *(x, shape.border, keep, *source, self.values[conv], use.start, use.offset),
+            *(rows.stride, lists.reach),
+        )
+        named = {
+            "samples": self.samples,
+            "out": self.z[conv],
+            "shift": norm.shift,
+            "sums": norm.sums,
+            "copy": copy,
+        }
+        tile = self._tile(conv, self.ops.conv_forward, arguments, named, backward=False)
+        self.ops.conv_forward(*arguments, **named, tile=tile)
         norm.prepare()
+
+    def _tile(
+        self,
+        conv: Conv,
+        operator: Callable[..., None],
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
+        *,
+        backward: bool,
+    ) -> int:
+        shape, what = self.shapes[conv.input], "backward" if backward else "forward"
+        weight, active = self.weights[conv].shape, self.values[conv].numel()
+        image = (shape.height, shape.width)
+        key = tile_key(what, weight, active, image, conv.module.stride[0], self.half)
+        tiles = self.ops.training_tiles(backward=backward)
+        return fastest_tile(operator, tiles, self.buffers.lanes, key, arguments, named)
 
     def _leave(self, activation: Activation, pooled: bool) -> Tensor:
         x, shape = self.x[activation], self._kept_shape(activation)
@@ -312,13 +298,18 @@ class RegionRun:
         if self.weights[conv].dense_wanted:
             self._dense[conv] = self._dense_gradient(conv, activation, coefficients)
         self._done.add(conv)
-        self.ops.conv_backward(
-            self.g[activation], self.g_shapes[activation].border, self.z[conv], coefficients,
-            *self._input(source), *(self._target(conv) if input_wanted else NOWHERE),
-            values, use.start, use.offset, use.order,
-            conv.module.stride[0], lists.backward_reach, lists.backward_border, self.samples,
-            of_weights, self.sums.get(source),
-        )  # fmt: skip
+        read = (self.g[activation], self.g_shapes[activation].border, self.z[conv], coefficients)
+        given = self._input(source)
+        to, *target = self._target(conv) if input_wanted else NOWHERE
+        pattern = (values, use.start, use.offset, use.order)
+        window = (conv.module.stride[0], lists.backward_reach, lists.backward_border)
+        named = {"samples": self.samples, "weight_gradient": of_weights, "sums": self.sums.get(source)}
+        # What the gradient is added to, or takes the place of, is read once: trials write elsewhere.
+        several = self.ops.training_tiles(backward=True) > 1
+        elsewhere = None if to is None or not several else torch.zeros_like(to[: trial_blocks()])
+        tried = (*read, *given, elsewhere, *target, *pattern, *window)
+        tile = self._tile(conv, self.ops.conv_backward, tried, named, backward=True)
+        self.ops.conv_backward(*read, *given, to, *target, *pattern, *window, **named, tile=tile)
         self.held += (coefficients, values)
         self._release(conv)
         self._release_used()
@@ -489,27 +480,6 @@ class RegionRun:
             self.buffers.give(self.g_shapes[activation], buffer)
         self.x.clear()
         self.g.clear()
-
-
-class Numbers:
-    """The gradients of all parameters as the kernels write them, in one row: weights, then those of the batch norm."""
-
-    def __init__(self, sizes: Mapping[Conv, tuple[int, int]] | None = None) -> None:
-        sizes = sizes or {}
-        self.sizes = [part for weights, channels in sizes.values() for part in (weights, channels, channels)]
-        self.row = floats(sum(self.sizes))
-        ends = itertools.accumulate(weights + 2 * channels for weights, channels in sizes.values())
-        self._ends = {conv: (end, *size) for end, (conv, size) in zip(ends, sizes.items(), strict=True)}
-
-    def of(self, conv: Conv) -> tuple[Tensor, Tensor]:
-        end, weights, channels = self._ends[conv]
-        middle = end - 2 * channels
-        return self.row[middle - weights : middle], self.row[middle:end].view(2, channels)
-
-    def copies(self) -> Iterable[tuple[Tensor, ...]]:
-        """Three tensors a convolution, of which nobody else has the memory."""
-        parts = self.row.clone().split(self.sizes)
-        return zip(parts[::3], parts[1::3], parts[2::3], strict=True)
 
 
 def shape_of(z: Tensor) -> Shape:

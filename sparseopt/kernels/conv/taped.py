@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sparseopt.kernels.conv.run import Entered, RegionRun
 from sparseopt.kernels.match.graph import Conv
+from sparseopt.kernels.native.measurements import measurements
 from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.kernels.native.tape import Calls, play, recorded
 
@@ -56,6 +57,7 @@ class TapedRun:
         run.enter(images)
         with recorded() as calls:
             run.compute()
+        measurements().keep()
         self._calls = calls if self.key is not None else None
         self._between = run.state()
         return run.leave()
@@ -77,6 +79,7 @@ class TapedRun:
         entered = run.enter_back(gradients)
         with recorded() as calls:
             run.compute_back(input_wanted)
+        measurements().keep()
         found = run.leave_back()
         run.release()
         # Memory that had to be made, or was another shape's, is another one next time, or has no border.

@@ -15,7 +15,10 @@
 
 namespace sparseopt {
 
-constexpr int kBackwardColumns = kRegisters >= 32 ? 8 : 4;
+// As in the forward pass: tiles of which the fastest is measured. Sums are those of four columns in single precision, whatever the tile.
+constexpr int kBackwardColumns[] = {4, 8};
+constexpr int kBackwardTileCount = kRegisters >= 32 ? 2 : 1;  // eight columns take more than 16 registers
+constexpr int kUnit = 4;
 
 // dz from g and z, in rows of one block of scratch.
 struct OutputGradient {
@@ -67,6 +70,7 @@ struct BackwardLayer {
   int border; // of dz
   Input input;
   InputGradient gradient;
+  int tile = 0;
 };
 
 // All pointers at the tile's first position, channel 0. X: what the input, and the z behind it, are kept as.
@@ -100,15 +104,20 @@ SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTi
       const Vec weight = broadcast(w.value[k]);
       const float* p = tile.dz + w.offset[k];
       pin(p);
-      Vec even{}, odd{};
-#pragma GCC unroll 8
-      for (int j = 0; j < TW; ++j) {
-        const Vec d = held(load(p + j * kLanes));
-        if constexpr (Gradient) acc[j] += weight * d;
-        (j % 2 ? odd : even) += x[j] * d;
-      }
       float* s = weight_sums + int64_t(k) * kLanes;
-      store(s, load(s) + (even + odd));
+      Vec total = load(s);
+#pragma GCC unroll 8
+      for (int first = 0; first < TW; first += kUnit) {
+        Vec even{}, odd{};
+#pragma GCC unroll 8
+        for (int j = first; j < std::min(TW, first + kUnit); ++j) {
+          const Vec d = held(load(p + j * kLanes));
+          if constexpr (Gradient) acc[j] += weight * d;
+          (j % 2 ? odd : even) += x[j] * d;
+        }
+        total += even + odd;
+      }
+      store(s, total);
     }
     if constexpr (!Gradient) continue;
     float* to = tile.to + c * out.to.channel;
@@ -124,14 +133,17 @@ SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTi
 #pragma GCC unroll 8
     for (int j = 0; j < TW; ++j) store(to + j * S * kLanes, acc[j]);
     if (!tile.z) continue;
-    Vec sum{}, product{};
     const Vec mean = broadcast(out.mean[c]);
 #pragma GCC unroll 8
-    for (int j = 0; j < TW; ++j) {
-      sum += acc[j];
-      product += acc[j] * (load(tile.z + c * out.z.channel + j * S * kLanes) - mean);
+    for (int first = 0; first < TW; first += kUnit) {
+      Vec sum{}, product{};
+#pragma GCC unroll 8
+      for (int j = first; j < std::min(TW, first + kUnit); ++j) {
+        sum += acc[j];
+        product += acc[j] * (load(tile.z + c * out.z.channel + j * S * kLanes) - mean);
+      }
+      sums.add(c, sum, product);
     }
-    sums.add(c, sum, product);
   }
 }
 
@@ -160,8 +172,8 @@ void backward_columns(const BackwardLayer& layer, const View& dz, int64_t b, int
   }
 }
 
-template <int S, bool Remake, bool Gradient, class X>
-void backward_block(const BackwardLayer& layer, const OutputGradient& output, const View& dz, int64_t b, int valid,
+template <int S, int Columns, bool Remake, bool Gradient, class X>
+void backward_rows(const BackwardLayer& layer, const OutputGradient& output, const View& dz, int64_t b, int valid,
                     float* weight_sums, BlockSums& sums) {
   const View& x = layer.input.from;
   int made = 0;
@@ -169,8 +181,17 @@ void backward_block(const BackwardLayer& layer, const OutputGradient& output, co
     const int needed = std::min(dz.height, h / S + layer.reach);
     if (needed > made) output.make_rows(b, dz, made, needed, valid), made = needed;
     for (int parity = 0; parity < S; ++parity)
-      backward_columns<kBackwardColumns, S, Remake, Gradient, X>(layer, dz, b, h, parity, 0, (x.width - parity + S - 1) / S,
-                                                                 weight_sums, sums);
+      backward_columns<Columns, S, Remake, Gradient, X>(layer, dz, b, h, parity, 0, (x.width - parity + S - 1) / S, weight_sums,
+                                                        sums);
+  }
+}
+
+template <int S, bool Remake, bool Gradient, class X, int N = 0>
+void backward_block(const BackwardLayer& layer, const OutputGradient& output, const View& dz, int64_t b, int valid,
+                    float* weight_sums, BlockSums& sums) {
+  if constexpr (N < kBackwardTileCount) {
+    if (layer.tile != N) return backward_block<S, Remake, Gradient, X, N + 1>(layer, output, dz, b, valid, weight_sums, sums);
+    backward_rows<S, kBackwardColumns[N], Remake, Gradient, X>(layer, output, dz, b, valid, weight_sums, sums);
   }
 }
 

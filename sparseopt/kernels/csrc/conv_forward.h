@@ -9,7 +9,14 @@
 
 namespace sparseopt {
 
-constexpr int kForwardRows = kRegisters >= 32 ? 4 : 2;
+// The tiles there are; which is fastest is measured at the first step (`conv/tiles.py`). Sums are those of two rows by four columns in
+// single precision, whatever the tile: so all give the same bits.
+struct ForwardTile {
+  int rows;
+  bool pairs;
+};
+constexpr ForwardTile kForwardTiles[] = {{2, false}, {2, true}, {4, true}};
+constexpr int kForwardTileCount = kRegisters >= 32 ? 3 : 2;  // four rows take more than 16 registers
 constexpr int kForwardColumns = 4;
 
 struct ForwardLayer {
@@ -18,10 +25,11 @@ struct ForwardLayer {
   int stride;
   int reach;  // output row h reads input rows below h * stride + reach
   const float* shift;  // one a channel
+  int tile = 0;
 };
 
 // Z: what z is kept as.
-template <int TH, int TW, int S, class Z>
+template <int TH, int TW, int S, bool Pairs, class Z>
 SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, int64_t x_row, Z* z, BlockSums* sums) {
   const auto read = [](const float* p, int j) SPARSEOPT_LAMBDA { return load(p + j * S * kLanes); };
   const auto start = [&](int o) SPARSEOPT_LAMBDA { return -layer.shift[o]; };
@@ -29,50 +37,66 @@ SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, in
     Z* out = z + o * layer.z.channel;
 #pragma GCC unroll 8
     for (int i = 0; i < TH; ++i) ask_for<TW * kLanes>(out + (TH + i) * layer.z.row);
-    Vec sum{}, square{};
 #pragma GCC unroll 8
-    for (int i = 0; i < TH; ++i)
+    for (int first = 0; first < TH; first += 2) {
+      Vec sum{}, square{};
 #pragma GCC unroll 8
-      for (int j = 0; j < TW; ++j) {
-        const Vec v = as_stored<Z>(acc[i][j]);
-        store(out + i * layer.z.row + j * kLanes, v);
-        sum += v;
-        square += v * v;
-      }
-    if (sums) sums->add(o, sum, square);
+      for (int i = first; i < std::min(TH, first + 2); ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < TW; ++j) {
+          const Vec v = as_stored<Z>(acc[i][j]);
+          store(out + i * layer.z.row + j * kLanes, v);
+          sum += v;
+          square += v * v;
+        }
+      if (sums) sums->add(o, sum, square);
+    }
   };
-  convolve_tile<TH, TW>(layer.weights, 0, layer.z.channels, x, S * x_row, read, start, finish);
+  convolve_tile<TH, TW, Pairs>(layer.weights, 0, layer.z.channels, x, S * x_row, read, start, finish);
 }
 
 // Columns [w, end) of TH output rows: full tiles, then narrower ones.
-template <int TH, int TW, int S, class Z>
+template <int TH, int TW, int S, bool Pairs, class Z>
 void forward_columns(const ForwardLayer& layer, const View& x, int64_t xb, int64_t b, int h, int w, int end, BlockSums* sums) {
   for (; w + TW <= end; w += TW)
-    forward_tile<TH, TW, S>(layer, x.at(xb, int64_t(h) * S, 0, int64_t(w) * S), x.row, layer.z.of<Z>(b, h, 0, w), sums);
+    forward_tile<TH, TW, S, Pairs>(layer, x.at(xb, int64_t(h) * S, 0, int64_t(w) * S), x.row, layer.z.of<Z>(b, h, 0, w), sums);
   if constexpr (TW > 1) {
-    if (w < end) forward_columns<TH, TW / 2, S, Z>(layer, x, xb, b, h, w, end, sums);
+    if (w < end) forward_columns<TH, TW / 2, S, Pairs, Z>(layer, x, xb, b, h, w, end, sums);
   }
 }
 
 // One block: input rows are made just ahead of the output rows that read them. `source` is null when x is complete.
-template <int S, class Z>
-void forward_block(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b, BlockSums* sums) {
+template <int S, int Rows, bool Pairs, class Z>
+void forward_rows(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b, BlockSums* sums) {
   int made = source ? 0 : x.height;
   const auto make_until = [&](int h) {
     const int needed = std::min(x.height, h * S + layer.reach);
     if (needed > made) source->make_rows(b, x, xb, made, needed), made = needed;
   };
   int h = 0;
-  for (; h + kForwardRows <= layer.z.height; h += kForwardRows) {
-    make_until(h + kForwardRows - 1);
-    forward_columns<kForwardRows, kForwardColumns, S, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
+  for (; h + Rows <= layer.z.height; h += Rows) {
+    make_until(h + Rows - 1);
+    forward_columns<Rows, kForwardColumns, S, Pairs, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
   }
+  if constexpr (Rows > 2)
+    for (; h + 2 <= layer.z.height; h += 2) {
+      make_until(h + 1);
+      forward_columns<2, kForwardColumns, S, Pairs, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
+    }
   for (; h < layer.z.height; ++h) {
     make_until(h);
-    forward_columns<1, kForwardColumns, S, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
+    forward_columns<1, kForwardColumns, S, Pairs, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
   }
   // Rows no output reads are still the activation's: a shortcut or the backward pass may want them.
   if (made < x.height) source->make_rows(b, x, xb, made, x.height);
+}
+
+template <int S, class Z, int N = 0>
+void forward_block(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b, BlockSums* sums) {
+  if constexpr (N < kForwardTileCount) {
+    if (layer.tile != N) return forward_block<S, Z, N + 1>(layer, source, x, xb, b, sums);
+    forward_rows<S, kForwardTiles[N].rows, kForwardTiles[N].pairs, Z>(layer, source, x, xb, b, sums);
+  }
 }
 
 inline void forward_block(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b,
@@ -97,7 +121,7 @@ void estimate_shift(ForwardLayer layer, const Activation* source, const View& x,
   View row = x;
   row.origin = x.at(0, int64_t(h) * S, 0, 0);
   BlockSums sums(channels);
-  forward_columns<1, kForwardColumns, S, float>(layer, row, 0, 0, 0, 0, width, &sums);
+  forward_columns<1, kForwardColumns, S, false, float>(layer, row, 0, 0, 0, 0, width, &sums);
   std::vector<double> totals(size_t(channels) * 2, 0.0);
   sums.end_block(valid, totals.data());
   for (int c = 0; c < channels; ++c) {

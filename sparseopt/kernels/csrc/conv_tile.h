@@ -9,7 +9,8 @@
 
 namespace sparseopt {
 
-template <int TH, int TW, class Read, class Start, class Finish>
+// Pairs: two weights before the loop asks whether there are more.
+template <int TH, int TW, bool Pairs, class Read, class Start, class Finish>
 SPARSEOPT_INLINE void convolve_tile(const Pattern& w, int first_channel, int last_channel, const float* x, int64_t row, Read read,
                                     Start start, Finish finish) {
   for (int o = first_channel; o < last_channel; ++o) {
@@ -19,7 +20,7 @@ SPARSEOPT_INLINE void convolve_tile(const Pattern& w, int first_channel, int las
     for (int i = 0; i < TH; ++i)
 #pragma GCC unroll 8
       for (int j = 0; j < TW; ++j) acc[i][j] = begin;
-    for (int k = w.start[o]; k < w.start[o + 1]; ++k) {
+    const auto add = [&](int k) SPARSEOPT_LAMBDA {
       const Vec weight = broadcast(w.value[k]);
       const float* p = x + w.offset[k];
 #pragma GCC unroll 8
@@ -29,6 +30,14 @@ SPARSEOPT_INLINE void convolve_tile(const Pattern& w, int first_channel, int las
         for (int j = 0; j < TW; ++j) acc[i][j] += weight * read(p, j);
         p += row;
       }
+    };
+    const int last = w.start[o + 1];
+    int k = w.start[o];
+    if constexpr (Pairs) {
+      if ((last - k) % 2) add(k++);
+      for (; k < last; k += 2) add(k), add(k + 1);
+    } else {
+      for (; k < last; ++k) add(k);
     }
     finish(o, acc);
   }

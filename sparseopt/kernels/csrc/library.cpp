@@ -104,15 +104,18 @@ using namespace sparseopt;
 
 SPARSEOPT_EXPORT int64_t sparseopt_lanes() { return kLanes; }
 
+// In how many ways a convolution of a training step can run, forward and backward.
+SPARSEOPT_EXPORT int64_t sparseopt_training_tiles(int64_t backward) { return backward ? kBackwardTileCount : kForwardTileCount; }
+
 SPARSEOPT_EXPORT void sparseopt_use(const OpenMP* runtime) { openmp = *runtime; }
 
 // x: the input's rows, complete if there is no source to make them from. Without `keep` it only gives their shape.
 SPARSEOPT_EXPORT const char* sparseopt_conv_forward(int64_t threads, const Image* x, int64_t keep, const Source* source,
                                                     const Pattern* weights, int64_t stride, int64_t reach, int64_t samples,
-                                                    const Image* out, float* shift, double* sums) {
+                                                    const Image* out, float* shift, double* sums, int64_t tile) {
   return guarded(threads, [&] {
     const Activation made = source ? activation(*source) : Activation{};
-    const ForwardLayer layer{*weights, view(*out), int(stride), int(reach), nullptr};
+    const ForwardLayer layer{*weights, view(*out), int(stride), int(reach), nullptr, int(tile)};
     conv_forward(layer, source ? &made : nullptr, view(*x), !keep, samples, shift, sums);
   });
 }
@@ -123,7 +126,7 @@ SPARSEOPT_EXPORT const char* sparseopt_make_activation(int64_t threads, const So
 
 SPARSEOPT_EXPORT const char* sparseopt_conv_backward(int64_t threads, const Backward* pass, const Pattern* weights,
                                                      const int* order, int64_t stride, int64_t reach, int64_t dz_border,
-                                                     int64_t samples, float* weight_gradient, double* sums) {
+                                                     int64_t samples, float* weight_gradient, double* sums, int64_t tile) {
   return guarded(threads, [&] {
     const View g = view(pass->g), input = view(pass->input);
     const float* a = pass->coefficients;
@@ -134,7 +137,8 @@ SPARSEOPT_EXPORT const char* sparseopt_conv_backward(int64_t threads, const Back
                               int(dz_border),
                               {input, affine(pass->input_norm, input.channels), pass->input_relu != 0},
                               {optional_view(pass->to), pass->accumulate != 0, optional_view(pass->shortcut), int(pass->shortcut_offset),
-                               pass->mask != 0, optional_view(pass->input_z), pass->input_z_norm}};
+                               pass->mask != 0, optional_view(pass->input_z), pass->input_z_norm},
+                              int(tile)};
     conv_backward(layer, output, samples, order, weight_gradient, sums);
   });
 }

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.description import Linears
-from sparseopt.kernels.frozen.measurements import measurements
 from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.interface import FrozenLinear
+from sparseopt.kernels.native.measurements import measurements
 from sparseopt.kernels.native.memory import zeros
 from sparseopt.kernels.native.network import NativeChain, weights
 

@@ -13,12 +13,12 @@ from sparseopt.kernels.frozen.bands import Extents
 from sparseopt.kernels.frozen.dense import DenseRegion, faster_dense
 from sparseopt.kernels.frozen.description import Convs, ConvStep
 from sparseopt.kernels.frozen.layouts import Layout, layouts
-from sparseopt.kernels.frozen.measurements import measurements
 from sparseopt.kernels.frozen.program import FrozenProgram, extents_of
 from sparseopt.kernels.frozen.tuned import Tuned, fastest
 from sparseopt.kernels.frozen.ways import Way, tune
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.images import check_image
+from sparseopt.kernels.native.measurements import measurements
 from sparseopt.kernels.native.memory import zeros
 
 FASTEST = 2 * 5e9  # multiply-adds a lane and second that no CPU exceeds

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sparseopt.kernels.frozen.dense import DenseRegion
 from sparseopt.kernels.frozen.description import Convs, ConvStep
-from sparseopt.kernels.frozen.measurements import Measurements
 from sparseopt.kernels.frozen.program import FrozenProgram
 from sparseopt.kernels.frozen.ways import Way
+from sparseopt.kernels.native.measurements import Measurements
 
 RUNS = 3  # of every layer, in turns, of which the shortest counts
 

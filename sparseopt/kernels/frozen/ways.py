@@ -12,9 +12,9 @@ from math import ceil, log2
 from sparseopt.kernels.frozen.bands import Extent
 from sparseopt.kernels.frozen.description import ConvStep, Step
 from sparseopt.kernels.frozen.layouts import Layout
-from sparseopt.kernels.frozen.measurements import Measurements
 from sparseopt.kernels.frozen.program import FrozenProgram
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.measurements import Measurements
 from sparseopt.kernels.native.network import TileSize
 
 WASTE = 1.35  # a tile may compute this much beyond the image, compared with the one that fits best

@@ -124,12 +124,12 @@ class FrozenLinear(Structure):
 FUNCTIONS = {
     "conv_forward": (
         *(Words, Integer, Words, Words, Integer, Integer, Integer),
-        *(Words, Address, Address),
+        *(Words, Address, Address, Integer),
     ),
     "make_activation": (Words, Words),
     "conv_backward": (
         *(Words, Words, Address, Integer, Integer, Integer, Integer),
-        *(Address, Address),
+        *(Address, Address, Integer),
     ),
     "batch_norm_forward": (
         *(Integer, Integer, Address, Address, Address, Address, Real),
@@ -171,6 +171,7 @@ def declare(library: ctypes.CDLL) -> None:
         function.argtypes, function.restype = (Integer, *arguments), ctypes.c_char_p
         setattr(library, f"sparseopt_{name}", function)
     library.sparseopt_lanes.argtypes, library.sparseopt_lanes.restype = (), Integer
+    library.sparseopt_training_tiles.argtypes, library.sparseopt_training_tiles.restype = (Integer,), Integer
     library.sparseopt_use.argtypes, library.sparseopt_use.restype = (Address,), None
     for name in ("sparseopt_network_free", "sparseopt_chain_free"):
         function = library[name]

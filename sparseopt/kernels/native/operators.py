@@ -29,6 +29,14 @@ class Operators:
     def lanes(self) -> int:
         return self._layout.lanes
 
+    def training_tiles(self, *, backward: bool) -> int:
+        """In how many ways a convolution of a training step can run. All give the same bits."""
+        return self._library.sparseopt_training_tiles(backward)
+
+    def _tile(self, tile: int, *, backward: bool) -> int:
+        require(0 <= tile < self.training_tiles(backward=backward), "a tile that there is not")
+        return tile
+
     def network(self, *tables: Any) -> Network:
         """A frozen region, see `Network`."""
         return Network(self._library, *tables)
@@ -62,7 +70,7 @@ class Operators:
         self, x: Tensor, border: int, keep: bool, z: Tensor | None, norm: Tensor | None,
         shortcut: Tensor | None, shortcut_border: int, shortcut_norm: Tensor | None, shortcut_stride: int,
         shortcut_offset: int, relu: bool, values: Tensor, start: Tensor, offset: Tensor, stride: int, reach: int,
-        samples: int, out: Tensor, shift: Tensor, sums: Tensor | None, copy: Tensor | None = None,
+        samples: int, out: Tensor, shift: Tensor, sums: Tensor | None, copy: Tensor | None = None, tile: int = 0,
     ) -> None:  # fmt: skip
         """x: the input's rows, complete without z to make them from. Without `keep` it only gives their shape.
 
@@ -85,7 +93,7 @@ class Operators:
         call(
             self._library.sparseopt_conv_forward,
             *(words(*into), keep, source, pattern, stride, reach, samples, words(*made)),
-            *(address(shift, FLOAT, made.channels), sums_at),
+            *(address(shift, FLOAT, made.channels), sums_at, self._tile(tile, backward=False)),
         )
 
     def _source(
@@ -125,7 +133,7 @@ class Operators:
         input_norm: Tensor | None, input_relu: bool, to: Tensor | None, to_border: int, accumulate: bool,
         shortcut: Tensor | None, shortcut_border: int, shortcut_offset: int, mask: bool, input_z: Tensor | None,
         input_z_norm: Tensor | None, values: Tensor, start: Tensor, offset: Tensor, order: Tensor, stride: int,
-        reach: int, dz_border: int, samples: int, weight_gradient: Tensor, sums: Tensor | None,
+        reach: int, dz_border: int, samples: int, weight_gradient: Tensor, sums: Tensor | None, tile: int = 0,
     ) -> None:  # fmt: skip
         layout = self._layout
         of_output, read = layout.image(g, g_border), layout.image(input, input_border, half=True)
@@ -162,6 +170,7 @@ class Operators:
             self._library.sparseopt_conv_backward,
             *(passed, pattern, address(order, SHORT, weights), stride, reach, dz_border, samples),
             *(_flat(weight_gradient, weights), optional(sums, DOUBLE, 2, channels)),
+            self._tile(tile, backward=True),
         )
 
     def batch_norm_forward(

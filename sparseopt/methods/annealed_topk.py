@@ -18,16 +18,13 @@ learning rate with the sparsity, and clips the gradient's root mean square; thos
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from sparseopt.methods.view import Count, LayerView, Memory, Views
-from sparseopt.methods.weights import WeightMethod
+from sparseopt.methods.view import Count, Memory, Views
+from sparseopt.methods.weights import TopMethod
 from sparseopt.topology.densities import check_sparsity
 
 
 @dataclass(frozen=True)
-class AnnealedTopK(WeightMethod):
+class AnnealedTopK(TopMethod):
     """After every step the top magnitudes of each layer stay; their number falls to the sparsity.
 
     Args:
@@ -45,8 +42,6 @@ class AnnealedTopK(WeightMethod):
     until: float = 0.5
     sparsity: float = 0.9
     start: float = 0.0
-    uses_gradient: ClassVar[bool] = False
-    trains_inactive: ClassVar[bool] = True
     keeps_inactive: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -63,9 +58,6 @@ class AnnealedTopK(WeightMethod):
         left = 1 - step / self.end if step < self.end else 0.0
         return (1 - self.sparsity) + (self.sparsity - self.start) * left
 
-    def changes_counts(self) -> bool:
-        return True
-
     def starts_at(self) -> float | None:
         return self.start
 
@@ -73,12 +65,6 @@ class AnnealedTopK(WeightMethod):
         share = (self.density_at(step) - (1 - self.sparsity)) / self.sparsity if self.sparsity else 0.0
         return (2 * (sparse + (1 - sparse) * share) + 1) / 3
 
-    def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        return weight.abs()
-
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
         density = self.density_at(step)
         return {name: Count(0, max(round(density * view.mask.numel()), 1)) for name, view in views.items()}
-
-    def awake(self, view: LayerView, step: int) -> Tensor:
-        return torch.ones_like(view.mask)

@@ -15,19 +15,17 @@ The authors' code does the same inside the layer, group by group along the input
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from sparseopt.methods.view import Count, LayerView, Memory, Views
-from sparseopt.methods.weights import WeightMethod
+from sparseopt.methods.weights import TopMethod
 from sparseopt.topology.layers import Layer
 from sparseopt.topology.nm import check_nm, nm_count, nm_mask
 
 
 @dataclass(frozen=True)
-class SRSTE(WeightMethod):
+class SRSTE(TopMethod):
     """Forward with the n largest of m, gradient straight through to all weights.
 
     Args:
@@ -47,8 +45,6 @@ class SRSTE(WeightMethod):
     n: int = 2
     m: int = 4
     decay: float = 2e-4
-    uses_gradient: ClassVar[bool] = False
-    trains_inactive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,24 +52,12 @@ class SRSTE(WeightMethod):
         if not self.decay >= 0:
             raise ValueError(f"decay must not be negative, got {self.decay}")
 
-    def due(self, step: int) -> bool:
-        return step == 0 or super().due(step)
-
-    def changes_counts(self) -> bool:
-        return True
-
-    def starts_at(self) -> float | None:
-        return 0.0
-
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
         counts = {name: nm_count(_layer(view), self.n, self.m) for name, view in views.items()}
         return {name: Count(0, count) for name, count in counts.items()}
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
         return nm_mask(view.weight.abs(), _layer(view), self.n, self.m)
-
-    def awake(self, view: LayerView, step: int) -> Tensor:
-        return torch.ones_like(view.mask)
 
     def adjust(self, view: LayerView, step: int) -> Tensor | None:
         assert view.grad is not None

@@ -18,19 +18,19 @@ first epochs only.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sparseopt.methods.view import Count, LayerView, Memory, Views
-from sparseopt.methods.weights import WeightMethod
+from sparseopt.methods.weights import TopMethod
 from sparseopt.topology.densities import active_counts, check_sparsity
 from sparseopt.topology.selection import take_highest
 
 
 @dataclass(frozen=True)
-class TopKAST(WeightMethod):
+class TopKAST(TopMethod):
     """Forward with the top weights, backward with more of them.
 
     Args:
@@ -54,8 +54,6 @@ class TopKAST(WeightMethod):
     penalty: float = 1e-4
     penalty_norm: Literal[1, 2] = 2
     distribution: Literal["uniform", "erk", "er"] = "uniform"
-    uses_gradient: ClassVar[bool] = False
-    trains_inactive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,21 +67,9 @@ class TopKAST(WeightMethod):
         if self.penalty_norm not in (1, 2):
             raise ValueError(f"penalty_norm must be 1 or 2, got {self.penalty_norm!r}")
 
-    def due(self, step: int) -> bool:
-        return step == 0 or super().due(step)
-
-    def changes_counts(self) -> bool:
-        return True
-
-    def starts_at(self) -> float | None:
-        return 0.0
-
     def cost_at(self, step: int, sparse: float) -> float:
         backward = min(1.0, sparse * (1 - self.backward_sparsity) / (1 - self.sparsity))
         return (2 * sparse + backward) / 3
-
-    def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        return weight.abs()
 
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
         """All weights compete anew: nothing is kept, the largest are grown."""

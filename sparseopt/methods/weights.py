@@ -9,6 +9,7 @@ optimizer; the model's own tensors are exactly zero outside the masks, as under 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from sparseopt.methods.method import Method
@@ -37,3 +38,26 @@ class WeightMethod(Method):
     def awake(self, view: LayerView, step: int) -> Tensor:
         """Mask of the weights that learn from now on; `view` has the next mask, and the weights with those lying aside."""
         return view.mask
+
+
+@dataclass(frozen=True)
+class TopMethod(WeightMethod):
+    """Base of the methods that begin dense and take the active weights anew, by magnitude, among all that learn."""
+
+    uses_gradient: ClassVar[bool] = False
+    trains_inactive: ClassVar[bool] = True
+
+    def due(self, step: int) -> bool:
+        return step == 0 or super().due(step)
+
+    def changes_counts(self) -> bool:
+        return True
+
+    def starts_at(self) -> float | None:
+        return 0.0
+
+    def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        return weight.abs()
+
+    def awake(self, view: LayerView, step: int) -> Tensor:
+        return torch.ones_like(view.mask)

@@ -38,7 +38,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Segment:
+class LayoutSegment:
     """Steps from `first` to `last` - 1, which run with images cut in one way. `values`: all that they read and make."""
 
     first: int
@@ -52,10 +52,10 @@ class Segment:
         return dict(zip(self.values, found, strict=True))
 
 
-def segments(convs: Convs, layout: Layout) -> list[Segment]:
+def segments(convs: Convs, layout: Layout) -> list[LayoutSegment]:
     cuts = [Cut(0, layout.bands), *layout.cuts, Cut(len(convs.steps), 0)]
     return [
-        Segment(one.first, following.first, one.bands, _values(convs, one.first, following.first))
+        LayoutSegment(one.first, following.first, one.bands, _values(convs, one.first, following.first))
         for one, following in pairwise(cuts)
     ]
 

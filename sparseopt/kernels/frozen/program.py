@@ -16,13 +16,12 @@ from sparseopt.kernels.frozen.description import (
     reads,
     size_after,
 )
-from sparseopt.kernels.frozen.layouts import Layout, Segment, handed_on, segments
+from sparseopt.kernels.frozen.layouts import Layout, LayoutSegment, handed_on, segments
 from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.buffers import Shape
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.images import check_sum
-from sparseopt.kernels.native.interface import FrozenConv, FrozenOutput, Weights
-from sparseopt.kernels.native.interface import Segment as NativeSegment
+from sparseopt.kernels.native.interface import FrozenConv, FrozenOutput, Segment, Weights
 from sparseopt.kernels.native.network import weights
 
 
@@ -65,15 +64,13 @@ class FrozenProgram:
         self._begin(self.segments[0])
         inputs = [self._take(value) for value in range(len(convs.inputs))]
         layers: list[FrozenConv] = []
-        tables = [NativeSegment(self._add_layers(self.segments[0], layers), self.segments[0].bands, -1, -1)]
+        tables = [Segment(self._add_layers(self.segments[0], layers), self.segments[0].bands, -1, -1)]
         for number, segment in enumerate(self.segments[1:]):
             (value,) = handed_on(convs, segment.first)
             source, self._slot[value] = self._slot[value], joined[number]
             self._arena.keep(joined[number:])
             self._begin(segment)
-            tables.append(
-                NativeSegment(self._add_layers(segment, layers), segment.bands, source, joined[number])
-            )
+            tables.append(Segment(self._add_layers(segment, layers), segment.bands, source, joined[number]))
         ends = [self._end(end) for end in convs.ends]
         self.network = operators().network(
             *(layout.lanes, self._arena.floats, tables, self._arena.slots, layers, inputs, ends, self._kept)
@@ -91,12 +88,12 @@ class FrozenProgram:
             for number, before in enumerate(self.segments[:-1], 1)
         )
 
-    def _take_joined(self, segment: Segment) -> int:
+    def _take_joined(self, segment: LayoutSegment) -> int:
         (value,) = handed_on(self._convs, segment.first)
         self._begin(segment)
         return self._take(value)
 
-    def _begin(self, segment: Segment) -> None:
+    def _begin(self, segment: LayoutSegment) -> None:
         """The forms of the values of a segment."""
         steps = self._convs.steps[segment.first : segment.last]
         for value, rows in segment.rows(self.extents).items():
@@ -106,7 +103,7 @@ class FrozenProgram:
                 *(extent.channels, extent.height, extent.width, border, rows, segment.bands)
             )
 
-    def _add_layers(self, segment: Segment, layers: list[FrozenConv]) -> int:
+    def _add_layers(self, segment: LayoutSegment, layers: list[FrozenConv]) -> int:
         """Gives every value its slot, as long as it is needed. The number of layers so far."""
         for step in self._convs.steps[segment.first : segment.last]:
             if not self._in_place(step):

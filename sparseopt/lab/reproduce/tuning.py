@@ -91,12 +91,12 @@ class Tuning:
 
     @property
     def chosen(self) -> dict[tuple[GridRow, int], Candidate]:
-        """The best of every cell that has one, so far."""
+        """The best of every cell whose search has ended: at what was best so far no row is compared with another."""
         made = {}
         for row, epochs in product(self.grid.rows, self.grid.scale.epochs):
-            best = self.searches[row, self.grid.scale.tune_epochs or epochs].best
-            if best is not None:
-                made[row, epochs] = best
+            search = self.searches[row, self.grid.scale.tune_epochs or epochs]
+            if search.complete and search.best is not None:
+                made[row, epochs] = search.best
         return made
 
     def chosen_for(self, row: GridRow) -> bool:

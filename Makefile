@@ -44,7 +44,7 @@ $(LAB): pyproject.toml constraints.txt
 # What tests, documentation and releases need besides; there, many processes import, and some may not write.
 $(READY): $(LAB)
 	$(INSTALL) -e '.[dev]'
-	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages bring files for other Pythons
 	touch $@
 
 clean:

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -23,23 +24,26 @@ from sparseopt.lab.show.words import printable
 UNUSABLE = 2  # what a `UserError` ends with
 PIPE_CLOSED = 141  # 128 + SIGPIPE
 
+debugging: ContextVar[bool] = ContextVar("debugging", default=False)  # has the command been given --debug?
+
 Debug = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Show the traceback of an error.")]
 
 
 def run(prog: str, function: Callable[..., int | None], argv: list[str]) -> int:
     """Call `function` with the parameters that `argv` spells; the exit code of the command `prog`."""
-    return report(prog, lambda: parse(prog, function, argv)(), argv)
+    return report(prog, lambda: parse(prog, function, argv)())
 
 
-def report(prog: str, call: Callable[[], int | None], argv: list[str]) -> int:
+def report(prog: str, call: Callable[[], int | None]) -> int:
     """Make the call; tell what goes wrong in one line, and return the exit code."""
+    debugging.set(False)
     shown = logging.StreamHandler()
     shown.setFormatter(_Printable(f"{prog}: %(message)s"))
     logging.basicConfig(handlers=[shown], level=logging.WARNING)
     try:
         return call() or 0
     except (UserError, KeyboardInterrupt) as error:
-        if "--debug" in argv:
+        if debugging.get():
             traceback.print_exc()
         sys.stderr.write(f"{prog}: {printable(str(error)) or 'interrupted'}\n")
         return error.exit_code if isinstance(error, UserError) else INTERRUPTED
@@ -47,7 +51,7 @@ def report(prog: str, call: Callable[[], int | None], argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except OSError as error:
-        if "--debug" in argv:
+        if debugging.get():
             traceback.print_exc()
         where = f"{error.filename}: " if error.filename else ""
         sys.stderr.write(printable(f"{prog}: {where}{error.strerror or error}\n"))
@@ -73,6 +77,7 @@ def _deferred(function: Callable[..., int | None]) -> Callable[..., Callable[[],
     """`function` with one more parameter, `debug`, that returns the call instead of making it."""
 
     def defer(*args: Any, debug: bool = False, **kwargs: Any) -> Callable[[], int | None]:
+        debugging.set(debug)
         return functools.partial(function, *args, **kwargs)
 
     signature = inspect.signature(function)

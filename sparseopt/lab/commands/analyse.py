@@ -27,7 +27,7 @@ PROG = "sparseopt analyse"
 def main(argv: list[str]) -> int:
     """Run the analysis that the command line names."""
     does = "Writes ANALYSIS.png, ANALYSIS.pdf and ANALYSIS.json, and prints the key numbers."
-    return report(PROG, lambda: Named(PROG, "analysis", does, ANALYSES).call(argv, _command), argv)
+    return report(PROG, lambda: Named(PROG, "analysis", does, ANALYSES).call(argv, _command))
 
 
 def _command(name: str, analysis: Analysis[Any]) -> Callable[..., None]:

@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
         "Trains what is missing of it, and writes the results in the paper's layout, beside the paper's own figures.\n"
         "With --dry-run it lists the runs, and measures the hours that they would take here."
     )
-    return report(PROG, lambda: Named(PROG, "target", does, TARGETS).call(argv, _command), argv)
+    return report(PROG, lambda: Named(PROG, "target", does, TARGETS).call(argv, _command))
 
 
 def _command(name: str, target: Target) -> Callable[..., None]:

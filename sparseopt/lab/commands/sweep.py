@@ -75,7 +75,7 @@ class SweepOptions(Place):
 
 def main(argv: list[str]) -> int:
     """Sweep what the command line says."""
-    return report(PROG, lambda: call(PROG, argv, _command), argv)
+    return report(PROG, lambda: call(PROG, argv, _command))
 
 
 def _command(defaults: Config) -> Command:

@@ -37,7 +37,7 @@ class TrainOptions(Place):
 
 def main(argv: list[str]) -> int:
     """Train what the command line says."""
-    return report(PROG, lambda: call(PROG, argv, _command), argv)
+    return report(PROG, lambda: call(PROG, argv, _command))
 
 
 def _command(defaults: Config) -> Command:

@@ -52,7 +52,7 @@ def runs_table(plan: TimeEstimate) -> LabelledTable:
         cells = [plan.outcomes.cells[row, epochs] for epochs in grid.scale.epochs]
         left = sum(plan.seconds(cell) for cell in cells)
         rows.append((*row.labels, *map(_progress, cells), duration(left) if left else "0"))
-    values = (*(f"{epochs} epochs" for epochs in grid.scale.epochs), "time to go")
+    values = (*(counted(epochs, "epoch") for epochs in grid.scale.epochs), "time to go")
     return LabelledTable("Runs", LABELS, values, rows)
 
 

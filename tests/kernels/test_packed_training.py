@@ -139,7 +139,7 @@ def test_an_update_makes_no_gradient_of_a_layer_s_size(passes: int) -> None:
         for _ in range(passes):
             F.cross_entropy(run.model(torch.randn(4, 20)), torch.randint(4, (4,))).backward()
         run.optimizer.step()
-    assert largest.entries < 30 * 40 // 2
+    assert largest.entries < 30 * 40
     assert any(not torch.equal(mask, run.topology.masks[name]) for name, mask in before.items())
 
 

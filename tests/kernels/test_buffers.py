@@ -40,6 +40,24 @@ def test_many_sizes_need_the_memory_of_the_largest(order: str) -> None:
     assert largest.held() <= many.held() <= 1.2 * largest.held()
 
 
+def test_steps_that_repeat_themselves_soon_find_every_shape() -> None:
+    """Gradients have other shapes than what they are the gradients of: their sum is more than is ever in use at once."""
+    buffers = Buffers(8)
+    kept = [Shape(2, 8, channels, 8) for channels in (4, 5, 6, 7)]
+    made = []
+    for _ in range(6):
+        before = buffers.changes
+        forward = [(shape, buffers.take(shape)) for shape in kept]
+        for shape, buffer in reversed(forward):
+            gradient = Shape(2, 8, shape.channels, 8, border=1)
+            memory = buffers.take(gradient)
+            buffers.give(shape, buffer)
+            buffers.give(gradient, memory)
+        made.append(buffers.changes - before)
+    assert made[0] == 8
+    assert made[3:] == [0, 0, 0]
+
+
 def test_a_border_is_zero_whatever_the_memory_was_used_for() -> None:
     buffers = Buffers(4)
     large, small = Shape(2, 9, 3, 7), Shape(1, 4, 2, 3, border=2)

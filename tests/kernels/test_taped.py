@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import sparseopt as so
 from sparseopt.kernels.conv.taped import TapedRun
+from sparseopt.lab.models.resnet_cifar import CifarResNet, Shortcut
 
 
 class Network(nn.Module):
@@ -104,6 +105,16 @@ def test_steps_that_repeat_give_the_bits_of_a_first_step(storage: str, replays: 
     assert replays[-1]
     assert model.norm1.num_batches_tracked == 5
     assert len({each["grad first.weight" if storage == "dense" else "x"].data_ptr() for each in kept}) == 5
+
+
+@pytest.mark.parametrize("shortcut", ["convolution", "projection", "padding"])
+def test_the_networks_of_the_lab_repeat_their_steps(shortcut: Shortcut, replays: list[bool]) -> None:
+    torch.manual_seed(0)
+    model = CifarResNet(20, 10, shortcut=shortcut)
+    so.accelerate(model, so.sparsify(model, 0.9, storage="packed"))
+    for _ in range(6):
+        model(torch.randn(16, 3, 32, 32)).sum().backward()
+    assert replays[-1]
 
 
 def _evaluate(model: Network, _: so.Topology) -> None:

@@ -2,9 +2,9 @@
 
 A training step needs the same shapes again and again. Fresh memory would cost page faults and a new border of zeros each time;
 a buffer that comes back keeps its border, because kernels write inside it only. For a shape that is not there a buffer is made,
-as long as all of them take little more memory than was in use at once; beyond that the smallest that is large enough is taken,
-and where none is, those that are too small make way. So steps that repeat themselves need no new memory, and inputs of many sizes
-need that of the largest.
+as long as all of them take little more memory than was in use at once; beyond that the smallest that is large enough is taken
+of those whose shape this step has not used, and where none is, those that are too small make way. So steps that repeat themselves
+soon find every shape they need, and inputs of many sizes need the memory of the largest.
 """
 
 from dataclasses import dataclass
@@ -46,8 +46,12 @@ class Buffers:
         self.changes = 0  # how often a buffer of another shape was taken, or none that was there
         self._free: list[tuple[Shape, Tensor]] = []
         self._in_use = self._most = 0  # bytes: now, and at once so far
+        self._used: set[Shape] = set()  # in this step: since nothing was in use
 
     def take(self, shape: Shape) -> Tensor:
+        if not self._in_use:
+            self._used.clear()
+        self._used.add(shape)
         buffer = self._find(shape)
         self._in_use += _capacity(buffer)
         self._most = max(self._most, self._in_use)
@@ -66,15 +70,19 @@ class Buffers:
         """Memory of another shape, or None if there may be more; to make room, those that are too small are let go."""
         sizes = shape.sizes(self.lanes)
         size = prod(sizes) * shape.dtype.itemsize
-        while self._free and not self._room(size):
-            capacity = [_capacity(buffer) for _, buffer in self._free]
-            fitting = [at for at, each in enumerate(capacity) if each >= size]
+        while not self._room(size):
+            capacity = {
+                at: _capacity(buffer) for at, (was, buffer) in enumerate(self._free) if was not in self._used
+            }
+            if not capacity:
+                return None
+            fitting = [at for at, each in capacity.items() if each >= size]
             if fitting:
                 _, buffer = self._free.pop(min(fitting, key=capacity.__getitem__))
                 empty = torch.empty(0, dtype=shape.dtype, device=CPU)
                 taken = empty.set_(buffer.untyped_storage(), 0, sizes)  # pyright: ignore[reportCallIssue]
                 return taken.zero_() if shape.border else taken
-            self._free.pop(capacity.index(max(capacity)))
+            self._free.pop(max(capacity, key=capacity.__getitem__))
         return None
 
     def _room(self, size: int) -> bool:

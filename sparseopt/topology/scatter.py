@@ -124,9 +124,11 @@ def as_index(mask: Tensor) -> Tensor:
 def pack(module: nn.Module, leaf: str, scatter: Scatter) -> None:
     """Let a module keep the active values of one of its weights alone."""
     register_operators()
+    if not any(scatters(module)):  # of several weights, the hooks look after all
+        order = (*module._parameters, *module._buffers)
+        module.register_state_dict_post_hook(functools.partial(_to_dense_state, order))
+        module.register_load_state_dict_pre_hook(_from_dense_state)
     parametrize.register_parametrization(module, leaf, scatter, unsafe=True)
-    module.register_state_dict_post_hook(_to_dense_state)
-    module.register_load_state_dict_pre_hook(_from_dense_state)
 
 
 def scatters(module: nn.Module) -> Iterator[tuple[str, Scatter]]:
@@ -151,13 +153,14 @@ def scatter_values(module: nn.Module, leaf: str) -> nn.Parameter:
     return module._modules["parametrizations"]._modules[leaf]._parameters["original"]  # pyright: ignore
 
 
-def _to_dense_state(module: nn.Module, state: Any, prefix: str, _: Any) -> None:
+def _to_dense_state(order: Sequence[str], module: nn.Module, state: Any, prefix: str, _: Any) -> None:
+    """`order`: the names that the dense module has, in that order; what its children have comes after them."""
     for leaf, scatter in scatters(module):
         values = state.pop(f"{prefix}parametrizations.{leaf}.original")
         state[prefix + leaf] = to_dense(values, scatter.index, scatter.shape)
-    for name in [*module._parameters, *module._buffers]:  # as in a dense module, where the weight comes first
-        if prefix + name in state:
-            state.move_to_end(prefix + name)
+    own = [prefix + name for name in order if prefix + name in state]
+    for name in (*own, *[each for each in state if each.startswith(prefix) and each not in own]):
+        state.move_to_end(name)
 
 
 def _from_dense_state(module: nn.Module, state: Any, prefix: str, *_: Any) -> None:

@@ -59,6 +59,29 @@ def test_states_go_both_ways() -> None:
     torch.testing.assert_close(packed.state_dict(), changed, rtol=0, atol=0)
 
 
+SEVERAL = {
+    "cell": lambda: nn.LSTMCell(6, 8),
+    "attention": lambda: nn.MultiheadAttention(16, 2),
+    "attention of other keys": lambda: nn.MultiheadAttention(16, 2, kdim=8, vdim=8),
+    "weight_norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(32, 8))),
+}
+
+
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_states_of_modules_with_several_weights_go_both_ways(kind: str) -> None:
+    torch.manual_seed(0)
+    dense = SEVERAL[kind]()
+    packed, other = copy.deepcopy(dense), SEVERAL[kind]()
+    so.sparsify(dense, 0.5)
+    so.sparsify(packed, 0.5, storage="packed")
+    assert list(packed.state_dict()) == list(dense.state_dict())
+    torch.testing.assert_close(packed.state_dict(), dense.state_dict(), rtol=0, atol=0)
+    changed = {name: 2 * each for name, each in dense.state_dict().items()}
+    packed.load_state_dict(changed, strict=True)
+    other.load_state_dict(packed.state_dict(), strict=True)
+    torch.testing.assert_close(other.state_dict(), changed, rtol=0, atol=0)
+
+
 def test_what_a_state_has_outside_the_masks_waits_for_its_masks() -> None:
     """Loaded before the masks it goes with, a state loses nothing; without them, it is cut to the masks in force."""
     (packed, topology), (_, reference) = pair(seed=0)

@@ -15,8 +15,12 @@ from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.measurements import Measurements
 
-LAYOUTS = [
+BANDS = [
     Layout(lanes, bands) for lanes, bands in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 1), (16, 8), (16, 16))
+]
+STRIPS = [
+    Layout(lanes, bands, strips=strips)
+    for lanes, bands, strips in ((4, 2, 2), (8, 1, 8), (8, 2, 2), (16, 8, 2), (16, 4, 4), (16, 1, 4))
 ]
 
 
@@ -39,7 +43,7 @@ def region_of(engine: so.kernels.Engine) -> FrozenRegion:
 
 
 @pytest.mark.parametrize("size", [(29, 33), (8, 57)])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", [*BANDS, *STRIPS], ids=str)
 def test_every_tile_and_every_block_gives_the_same_bits(layout: Layout, size: tuple[int, int]) -> None:
     torch.manual_seed(0)
     model = Net()
@@ -58,6 +62,41 @@ def test_every_tile_and_every_block_gives_the_same_bits(layout: Layout, size: tu
             direct = step.stride in tile.direct
             network.choose(number, tile.number, block if block or direct else step.weight.shape[1])
         assert torch.equal(region(x)[0], expected), (tile, block)
+
+
+@pytest.mark.parametrize("layout", STRIPS, ids=str)
+@pytest.mark.parametrize(("size", "stride"), [((40, 64), 1), ((17, 9), 1), ((33, 47), 2)])
+def test_strips_give_the_same_bits_on_several_threads(
+    layout: Layout, size: tuple[int, int], stride: int
+) -> None:
+    """Where a kernel reaches further than the next strip, too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 24, 7, stride, 3), nn.ReLU(), nn.Conv2d(24, 24, (3, 5), padding=(1, 2))),
+        *(nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(24, 8, 3, padding=1)),
+    )
+    engine = so.compile_inference(model, so.sparsify(model, 0.5, distribution="uniform"))
+    content = region_of(engine).content
+    threads = torch.get_num_threads()
+    for samples in (1, 2, 5):
+        x = torch.randn(samples, 3, *size)
+        expected = FrozenRegion(content, (Layout(8, 1),))(x)[0]
+        region = FrozenRegion(content, (layout,))
+        try:
+            for number in (1, 2, 3):
+                torch.set_num_threads(number)
+                assert torch.equal(region(x)[0], expected)
+        finally:
+            torch.set_num_threads(threads)
+
+
+def test_a_single_small_image_fills_sixteen_lanes() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1))
+    content = region_of(so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))).content
+    small = extents_of(content, [(16, 16)])
+    assert layouts(content, small, 1, 16) == [Layout(16, 8, strips=2)]  # 16 bands would be of half a row
+    assert layouts(content, small, 1, 8) == [Layout(8, 8)]
+    assert layouts(content, extents_of(content, [(64, 16)]), 1, 16) == [Layout(16, 16)]
 
 
 class Stages(nn.Module):
@@ -96,7 +135,8 @@ def test_fewer_bands_behind_a_cut_give_the_same_bits(layout: Layout) -> None:
     content = region_of(engine).content
     height = 448 if layout.bands == 16 else 112  # so that bands before a cut make up those behind it
     threads = torch.get_num_threads()
-    for samples in (1, 2, 3, layout.samples, layout.samples + 3):
+    together = layout.lanes // layout.cuts[-1].bands
+    for samples in (1, 2, 3, together, together + 3):
         x = torch.randn(samples, 3, height, 40)
         with torch.no_grad():
             torch.testing.assert_close(engine(x), model(x))

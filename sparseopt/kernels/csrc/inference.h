@@ -35,15 +35,15 @@ struct Way {
   int tile = 0, block = 0;
 };
 
-// An activation's place in the arena, how many bands a sample has in it, and the rows of one.
+// An activation's place in the arena, into how many bands and strips a sample is cut in it, and the rows and columns of one patch.
 struct Slot {
-  int64_t offset, channels, height, width, border, rows, bands;
+  int64_t offset, channels, height, width, border, rows, columns, bands, strips;
 
   template <int L>
   Plane<L> plane(float* arena) const {
     Plane<L> x;
-    x.channels = int(channels), x.rows = int(rows), x.width = int(width), x.border = int(border);
-    x.channel = (width + 2 * border) * L;
+    x.channels = int(channels), x.rows = int(rows), x.width = int(columns), x.border = int(border);
+    x.channel = (columns + 2 * border) * L;
     x.row = x.channel * channels;
     x.origin = arena + offset + border * (x.row + L);
     return x;
@@ -106,8 +106,8 @@ class Layer {
   }
 
   // Columns from `part.first_column` on have to begin a tile.
-  Part part(const Plane<L>& y, const Member& member) const {
-    return part_of(y.width, y.channels, size_.columns, member, [&](int c) { return conv.pool ? c : per_channel_[c]; });
+  Part part(const Plane<L>& y, bool share_columns, const Member& member) const {
+    return part_of(y.width, y.channels, size_.columns, share_columns, member, [&](int c) { return conv.pool ? c : per_channel_[c]; });
   }
 
   void run(const Plane<L>& x, const Plane<L>& y, const Plane<L>& shortcut, const Part& part) const {

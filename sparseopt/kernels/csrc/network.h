@@ -22,7 +22,7 @@ struct Output {
   }
 };
 
-// Layers that run with images cut in one way, up to `end`. Coarse images are cut into fewer bands: what earlier segments have made of
+// Layers that run with images cut in one way, up to `end`; `bands` is the number of lanes a sample has there. Coarse images are cut into fewer bands: what earlier segments have made of
 // several groups of samples, in slot `from`, is put together in slot `to`, and read by the first layer of this one.
 struct Segment {
   int64_t end, bands, from, to;
@@ -112,7 +112,10 @@ class NetworkOf : public Network {
   Plane<L> plane(int64_t slot, float* arena) const {
     return slot < 0 ? Plane<L>{} : slots_[slot].template plane<L>(arena ? arena + slack_ : nullptr);
   }
-  Bands bands_of(int64_t slot) const { return {int(slots_[slot].bands), int(slots_[slot].height)}; }
+  Bands bands_of(int64_t slot) const {
+    const Slot& s = slots_[slot];
+    return {int(s.bands), int(s.strips), int(s.height), int(s.width)};
+  }
   int64_t samples_of(size_t segment) const { return L / segments_[segment].bands; }
 
   // Floats around the slots: a tile that reaches beyond its image reads what is there, to no effect.
@@ -132,7 +135,7 @@ class NetworkOf : public Network {
     int64_t work = 0;
     for (const Layer<L>& each : layers_) {
       const Slot& y = slots_[each.conv.output];
-      work += each.conv.weights.size * y.rows * y.width;
+      work += each.conv.weights.size * y.rows * y.columns;
     }
     return int(std::max<int64_t>(1, work / (kWorth * std::max<int64_t>(1, layers_.size()))));
   }
@@ -140,16 +143,11 @@ class NetworkOf : public Network {
   void run_layer(const Layer<L>& layer, float* arena, const Member& member) const {
     const Conv& conv = layer.conv;
     const Plane<L> y = plane(conv.output, arena);
-    const Part part = layer.part(y, member);
+    const Bands bands = bands_of(conv.output);
+    const Part part = layer.part(y, bands.strips == 1, member);
     layer.run(plane(conv.input, arena), y, plane(conv.shortcut, arena), part);
-    clear_beyond(y, bands_of(conv.output), part);
-    surround(y, bands_of(conv.output), part);
-  }
-
-  // What is there was another value's.
-  static void surround(const Plane<L>& x, const Bands& bands, const Part& part) {
-    clear_border(x, bands, part);
-    fill_halo(x, bands, part);
+    clear_beyond(y, bands, part);
+    surround(y, bands, part);
   }
 
   // All layers up to the segment's last, for as many samples as it takes together, or fewer.
@@ -181,7 +179,7 @@ class NetworkOf : public Network {
   }
 
   static Part join_part(const Plane<L>& x, const Member& member) {
-    return part_of(x.width, x.channels, 1, member, [](int c) { return c; });
+    return part_of(x.width, x.channels, 1, true, member, [](int c) { return c; });
   }
 
   void read(const float* const* images, int64_t first, int samples, float* arena, const Member& member) const {

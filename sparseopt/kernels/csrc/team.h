@@ -41,13 +41,14 @@ int first_channel(int channels, const Member& member, int number, const F& count
   return low;
 }
 
-// Columns where there are enough tiles of them: what a member reads in the next layer is then mostly its own. Else channels.
+// Columns where they may be shared and there are enough tiles of them: what a member reads in the next layer is then mostly its own.
+// Else channels.
 template <class F>
-Part part_of(int width, int channels, int tile, const Member& member, const F& count) {
+Part part_of(int width, int channels, int tile, bool share_columns, const Member& member, const F& count) {
   Part part{0, width, 0, channels};
   if (member.of == 1) return part;
   const int tiles = (width + tile - 1) / tile;
-  if (tiles >= 2 * member.of) {
+  if (share_columns && tiles >= 2 * member.of) {
     const auto column = [&](int number) { return std::min(width, tiles * number / member.of * tile); };
     part.first_column = column(member.number), part.last_column = column(member.number + 1);
   } else {

@@ -97,7 +97,7 @@ using Kernel = void (*)(const Tile&);
 struct TileSize {
   int rows, columns;
 };
-constexpr TileSize kTiles[] = {{2, 4}, {1, 7}, {1, 8}, {4, 2}, {2, 7}, {1, 14}, {4, 4}, {2, 14}, {4, 7}};
+constexpr TileSize kTiles[] = {{1, 4}, {2, 4}, {1, 7}, {1, 8}, {4, 2}, {2, 7}, {1, 14}, {4, 4}, {2, 14}, {4, 7}};
 constexpr int kTileCount = sizeof kTiles / sizeof kTiles[0];
 
 // Tiles of more than 14 vectors need the 32 registers of AVX-512; without them they are compiled for the fewest lanes alone, to be

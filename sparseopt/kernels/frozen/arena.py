@@ -4,7 +4,7 @@ The smaller the arena, the more of it stays in the cache. What a value finds at 
 value clears its border as well (`csrc/bands.h`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from sparseopt.kernels.native.interface import Slot
 
@@ -19,11 +19,13 @@ class Form:
     height: int
     width: int
     border: int
-    rows: int  # of a band
+    rows: int  # of a patch
+    columns: int
     bands: int
+    strips: int
 
     def floats(self, lanes: int) -> int:
-        size = self.channels * (self.rows + 2 * self.border) * (self.width + 2 * self.border) * lanes
+        size = self.channels * (self.rows + 2 * self.border) * (self.columns + 2 * self.border) * lanes
         return -(-size // ALIGN) * ALIGN
 
 
@@ -44,9 +46,7 @@ class Arena:
                 break
             begin = max(begin, end)
         number = len(self.slots)
-        self.slots.append(
-            Slot(begin, form.channels, form.height, form.width, form.border, form.rows, form.bands)
-        )
+        self.slots.append(Slot(begin, *astuple(form)))
         self._taken[number] = (begin, begin + size)
         self.floats = max(self.floats, begin + size)
         return number

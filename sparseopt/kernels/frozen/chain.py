@@ -5,6 +5,7 @@ from collections.abc import Callable
 from math import log2
 from threading import Lock
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -145,6 +146,7 @@ class DenseChain:
     def __init__(self, linears: Linears) -> None:
         self._layers = [(step.weight.dense(), step.bias, step.activation) for step in linears.steps]
 
+    @torch.no_grad()
     def run(self, x: Tensor) -> Tensor:
         for weight, bias, activation in self._layers:
             x = activation.of(F.linear(x, weight, bias))

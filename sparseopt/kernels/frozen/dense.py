@@ -48,6 +48,7 @@ class DenseRegion:
             for step in convs.steps
         ]
 
+    @torch.no_grad()
     def run(self, images: Images) -> Images:
         values = [image.float().contiguous(memory_format=self.memory) for image in images]
         for step, weight in zip(self.convs.steps, self._weights, strict=True):

@@ -50,12 +50,12 @@ class Engine:
         self._only = only_piece(program)
         self._water = HighWater()
 
-    @torch.inference_mode()
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._water.reached(sum(each.numel() for each in args if isinstance(each, Tensor)))
+        self._water.reached(sum([each.numel() for each in args if isinstance(each, Tensor)]))
         if self._only is not None and len(args) == 1 and not kwargs:
             return self._only.forward(args[0])[0]
-        return self.program.forward(*args, **kwargs)
+        with torch.no_grad():
+            return self.program.forward(*args, **kwargs)
 
     def save(self, path: str | Path) -> None:
         """Write the engine to one file, data alone, which `load_engine` runs without the model's Python code.

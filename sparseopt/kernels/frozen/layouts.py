@@ -1,4 +1,4 @@
-"""Layouts of a region: lanes, bands, and where the images of a batch are cut into fewer bands as they become coarser.
+"""Layouts of a region: lanes, patches, and where the images of a batch are cut into fewer bands as they become coarser.
 
 A ResNet-50's images have 56, 28, 14 and 7 rows. In eight bands all but the first would have rows that no image has, an eighth
 of the work. Where there are several samples, the second kind is cut into four bands with two samples in a vector, the third
@@ -9,7 +9,7 @@ one sample's.
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sparseopt.kernels.frozen.bands import Extents, band_rows, choose_bands, waste
+from sparseopt.kernels.frozen.bands import Extents, Patches, choose_patches, waste
 from sparseopt.kernels.frozen.description import Convs, ConvStep, reads
 
 IN_VAIN = 1.03  # of the work, that is not worth another cut
@@ -25,16 +25,13 @@ class Cut:
 
 @dataclass(frozen=True)
 class Layout:
-    """Vectors of `lanes` floats, `bands` of them a sample (see `csrc/bands.h`), until a cut says otherwise."""
+    """Vectors of `lanes` floats; a sample has `bands` times `strips` of them (see `csrc/bands.h`), until a cut says
+    otherwise. Cuts are between bands alone."""
 
     lanes: int
     bands: int
     cuts: tuple[Cut, ...] = ()
-
-    @property
-    def samples(self) -> int:
-        """That run together through the last steps."""
-        return self.lanes // (self.cuts[-1].bands if self.cuts else self.bands)
+    strips: int = 1
 
 
 @dataclass(frozen=True)
@@ -43,19 +40,24 @@ class LayoutSegment:
 
     first: int
     last: int
-    bands: int
+    patches: Patches
     values: tuple[int, ...]
 
-    def rows(self, extents: Extents) -> dict[int, int]:
-        """Of one band of each value."""
-        found = band_rows([extents[value] for value in self.values], self.bands)
+    def sizes(self, extents: Extents) -> dict[int, tuple[int, int]]:
+        """Rows and columns of one patch of each value."""
+        found = self.patches.sizes([extents[value] for value in self.values])
         return dict(zip(self.values, found, strict=True))
 
 
 def segments(convs: Convs, layout: Layout) -> list[LayoutSegment]:
     cuts = [Cut(0, layout.bands), *layout.cuts, Cut(len(convs.steps), 0)]
     return [
-        LayoutSegment(one.first, following.first, one.bands, _values(convs, one.first, following.first))
+        LayoutSegment(
+            one.first,
+            following.first,
+            Patches(one.bands, layout.strips),
+            _values(convs, one.first, following.first),
+        )
         for one, following in pairwise(cuts)
     ]
 
@@ -70,7 +72,8 @@ def layouts(convs: Convs, extents: Extents, samples: int, lanes: int) -> list[La
     """Those worth trying for so many samples."""
     if not in_step(convs, extents):
         return [Layout(lanes, 1)]
-    plain = Layout(lanes, choose_bands(extents, samples, lanes))
+    patches = choose_patches(extents, samples, lanes)
+    plain = Layout(lanes, patches.bands, strips=patches.strips)
     cut = _with_cuts(convs, extents, lanes) if 2 * samples >= lanes else None
     return [plain] if cut is None else [cut, plain]
 
@@ -91,7 +94,7 @@ def _with_cuts(convs: Convs, extents: Extents, lanes: int) -> Layout | None:
     for first, last in pairwise(stages):
         since = cuts[-1] if cuts else Cut(0, lanes)
         bands, begin = since.bands, since.first
-        while bands > 1 and waste([extents[each] for each in _values(convs, begin, last)], bands) > IN_VAIN:
+        while bands > 1 and _in_vain([extents[each] for each in _values(convs, begin, last)], bands):
             bands, begin = bands // 2, first
         if not cuts or bands != since.bands:
             cuts.append(Cut(first, bands))
@@ -99,11 +102,16 @@ def _with_cuts(convs: Convs, extents: Extents, lanes: int) -> Layout | None:
     return found if found.cuts and _fit(convs, extents, found) else None
 
 
+def _in_vain(extents: Extents, bands: int) -> bool:
+    return waste(extents, Patches(bands)) > IN_VAIN
+
+
 def _fit(convs: Convs, extents: Extents, layout: Layout) -> bool:
     """Whether the bands before every cut make up those behind it."""
     parts = segments(convs, layout)
     return all(
-        one.rows(extents)[value] * one.bands == following.rows(extents)[value] * following.bands
+        one.sizes(extents)[value][0] * one.patches.bands
+        == following.sizes(extents)[value][0] * following.patches.bands
         for one, following in pairwise(parts)
         for value in handed_on(convs, following.first)
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from sparseopt.kernels.frozen.arena import Arena, Form
-from sparseopt.kernels.frozen.bands import Extent, Extents, halo
+from sparseopt.kernels.frozen.bands import Extent, Extents, Patches
 from sparseopt.kernels.frozen.description import (
     Convs,
     ConvStep,
@@ -48,12 +48,12 @@ def extents_of(convs: Convs, sizes: Iterable[tuple[int, int]]) -> list[Extent]:
 
 
 class FrozenProgram:
-    """The library's form of a region, `network`, and `made_rows`, the rows a band that each of its steps makes."""
+    """The library's form of a region, `network`, and `made`, the rows and columns a patch that each of its steps makes."""
 
     def __init__(self, convs: Convs, extents: Extents, layout: Layout) -> None:
         self.extents, self.layout, self._convs = extents, layout, convs
         self.segments = segments(convs, layout)
-        self.made_rows: list[int] = []
+        self.made: list[tuple[int, int]] = []
         self._arena = Arena(layout.lanes)
         self._form: dict[int, Form] = {}
         self._slot: dict[int, int] = {}
@@ -64,27 +64,29 @@ class FrozenProgram:
         self._begin(self.segments[0])
         inputs = [self._take(value) for value in range(len(convs.inputs))]
         layers: list[FrozenConv] = []
-        tables = [Segment(self._add_layers(self.segments[0], layers), self.segments[0].bands, -1, -1)]
+        tables = [Segment(self._add_layers(self.segments[0], layers), self.segments[0].patches.count, -1, -1)]
         for number, segment in enumerate(self.segments[1:]):
             (value,) = handed_on(convs, segment.first)
             source, self._slot[value] = self._slot[value], joined[number]
             self._arena.keep(joined[number:])
             self._begin(segment)
-            tables.append(Segment(self._add_layers(segment, layers), segment.bands, source, joined[number]))
+            tables.append(
+                Segment(self._add_layers(segment, layers), segment.patches.count, source, joined[number])
+            )
         ends = [self._end(end) for end in convs.ends]
         self.network = operators().network(
             *(layout.lanes, self._arena.floats, tables, self._arena.slots, layers, inputs, ends, self._kept)
         )
 
-    def bands(self, number: int) -> int:
+    def patches(self, number: int) -> Patches:
         """Of a step."""
-        return next(each.bands for each in self.segments if number < each.last)
+        return next(each.patches for each in self.segments if number < each.last)
 
     def joins(self) -> float:
         """Seconds to put samples together for fewer bands, a sample."""
         steps = len(self._convs.steps)
         return sum(
-            self.network.time(steps + number, 3) * before.bands / self.layout.lanes
+            self.network.time(steps + number, 3) * before.patches.count / self.layout.lanes
             for number, before in enumerate(self.segments[:-1], 1)
         )
 
@@ -96,11 +98,12 @@ class FrozenProgram:
     def _begin(self, segment: LayoutSegment) -> None:
         """The forms of the values of a segment."""
         steps = self._convs.steps[segment.first : segment.last]
-        for value, rows in segment.rows(self.extents).items():
-            border = halo((step for step in steps if step.input == value), segment.bands)
+        patches = segment.patches
+        for value, size in segment.sizes(self.extents).items():
+            border = patches.halo(step for step in steps if step.input == value)
             extent = self.extents[value]
             self._form[value] = Form(
-                *(extent.channels, extent.height, extent.width, border, rows, segment.bands)
+                *(extent.channels, extent.height, extent.width, border, *size, patches.bands, patches.strips)
             )
 
     def _add_layers(self, segment: LayoutSegment, layers: list[FrozenConv]) -> int:
@@ -109,7 +112,7 @@ class FrozenProgram:
             if not self._in_place(step):
                 self._take(step.output)
             layers.append(self._layer(step))
-            self.made_rows.append(self._form[step.output].rows)
+            self.made.append((self._form[step.output].rows, self._form[step.output].columns))
             for value in reads(step):
                 self._left[value] -= 1
                 if not self._left[value] and self._slot[value] != self._slot[step.output]:

@@ -26,7 +26,7 @@ class Tuned:
 
     def runs(self, number: int, samples: int) -> int:
         """How often a step runs for so many samples."""
-        return -(-samples * self.program.bands(number) // self.program.layout.lanes)
+        return -(-samples * self.program.patches(number).count // self.program.layout.lanes)
 
     def seconds(self, samples: int) -> float:
         """That so many samples take in all layers."""

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, log2
 
-from sparseopt.kernels.frozen.bands import Extent
+from sparseopt.kernels.frozen.bands import Extent, Patches
 from sparseopt.kernels.frozen.description import ConvStep, Step
-from sparseopt.kernels.frozen.layouts import Layout
 from sparseopt.kernels.frozen.program import FrozenProgram
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.measurements import Measurements
@@ -42,7 +41,7 @@ class Way:
 
 
 def ways(step: ConvStep, lanes: int, rows: int, width: int) -> list[Way]:
-    """The ways that are worth trying for a layer whose output has so many rows a band and columns."""
+    """The ways that are worth trying for a layer whose output has so many rows and columns a patch."""
     tiles = [
         tile
         for tile in operators().tiles(lanes)
@@ -82,11 +81,9 @@ def tune(program: FrozenProgram, steps: tuple[Step, ...], known: Measurements) -
 
 
 def _tune_layer(program: FrozenProgram, number: int, step: ConvStep, known: Measurements) -> Way:
-    made = program.extents[step.output]
-    rows = program.made_rows[number]
-    candidates = ways(step, program.layout.lanes, rows, made.width)
-    layout = Layout(program.layout.lanes, program.bands(number))
-    key = _key(step, layout, program.extents[step.input], rows, made.width)
+    lanes, size = program.layout.lanes, program.made[number]
+    candidates = ways(step, lanes, *size)
+    key = _key(step, lanes, program.patches(number), program.extents[step.input], size)
     best = _remembered(known.get(key), candidates)
     if best is None:
         best = _fastest(program, number, candidates)
@@ -120,11 +117,11 @@ def _fastest(program: FrozenProgram, number: int, candidates: list[Way]) -> Way:
     return best
 
 
-def _key(step: ConvStep, layout: Layout, read: Extent, rows: int, width: int) -> str:
+def _key(step: ConvStep, lanes: int, patches: Patches, read: Extent, size: tuple[int, int]) -> str:
     """What the time of a layer follows from. Numbers of weights are alike within a fifth."""
     weights = round(4 * log2(max(1, len(step.weight.values))))
     shape = "x".join(map(str, step.weight.shape))
     return (
-        f"{layout.lanes} lanes, {layout.bands} bands, {shape}, stride {step.stride}, {weights}/4 bits, "
-        f"{rows} x {width} of {read.width}, sum {int(step.shortcut is not None)}"
+        f"{lanes} lanes, {patches.bands} bands of {patches.strips}, {shape}, stride {step.stride}, "
+        f"{weights}/4 bits, {size[0]} x {size[1]} of {read.width}, sum {int(step.shortcut is not None)}"
     )

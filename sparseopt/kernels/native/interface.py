@@ -79,7 +79,9 @@ class Slot(Structure):
         ("width", Integer),
         ("border", Integer),
         ("rows", Integer),
+        ("columns", Integer),
         ("bands", Integer),
+        ("strips", Integer),
     )
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("tyro", reason="the lab is not installed")
 from sparseopt.lab.commands import flops as flops_command
 from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.training.experiment import build
+from sparseopt.lab.training.experiment import build, build_model, build_topology
 from sparseopt.lab.training.methods import KINDS, build_method
 
 METHODS = [name for name in get_args(MethodName) if name != "dense"]
@@ -76,8 +76,21 @@ def test_settings_it_does_not_have_are_refused(options: dict[str, Any], message:
         build_method(dataclasses.replace(config("rigl"), **options), 100)
 
 
-@pytest.mark.parametrize("method", ["gmp", "snfs", "topkast", "acdc"])
+def test_flops_leaves_dense_what_the_recipe_leaves_dense(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, shape = RECIPES["cifar100-resnet20"], (3, 32, 32)
+    model = build_model(recipe, shape, 100)
+    topology = build_topology(dataclasses.replace(recipe, method="static", sparsity=0.95), model)
+    assert topology is not None
+    expected = so.analysis.count_flops(model, topology, torch.zeros(1, *shape)).inference
+    assert flops_command.main(["cifar100-resnet20", "--method", "static", "--sparsity", "0.95"]) == 0
+    out = capsys.readouterr().out
+    assert f"{topology.active():,}" in out
+    assert f"{expected:.3f}x" in out
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_flops_counts_it(method: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["digits-mlp", "--method", method, "--sparsity", "0.9", "--epochs", "2"]
+    sparsity = "0.5" if method in ("nm", "srste") else "0.9"
+    arguments = ["digits-mlp", "--method", method, "--sparsity", sparsity, "--epochs", "2"]
     assert flops_command.main(arguments) == 0
     assert method in capsys.readouterr().out

@@ -2,44 +2,24 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
 import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 import sparseopt as so
-from sparseopt.analysis.flops import Flops, at_densities, forward_flops
+from sparseopt.analysis.flops import Flops, at_densities
 from sparseopt.lab.cli.command import run
 from sparseopt.lab.cli.recipe import recipe_named
 from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.training.cost import DATA, dense_flops
 from sparseopt.lab.training.experiment import build_model
 from sparseopt.lab.training.methods import build_method
 
 PROG = "sparseopt flops"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the cost of training on a data set depends on, so that it can be told without the data."""
-
-    images: int
-    shape: tuple[int, ...]
-    classes: int
-
-
-DATA = {
-    "digits": Facts(4000, (1, 28, 28), 10),
-    "mnist": Facts(60_000, (1, 28, 28), 10),
-    "cifar10": Facts(50_000, (3, 32, 32), 10),
-    "cifar100": Facts(50_000, (3, 32, 32), 100),
-    "text": Facts(6500, (64,), 96),
-    "imagenet": Facts(1_281_167, (3, 224, 224), 1000),
-}
 
 
 def main(argv: list[str]) -> int:
@@ -92,9 +72,9 @@ def flops(
 def _table(recipe: str, configs: list[Config]) -> Table:
     usual, facts = configs[0], DATA[configs[0].data]
     model = build_model(usual, facts.shape, facts.classes)
-    kind = torch.long if usual.data == "text" else torch.float32
-    dense = forward_flops(model, torch.zeros(1, *facts.shape, dtype=kind))
-    shapes = {name: layer.shape for name, (layer, _) in so.topology.find_layers(model).items()}
+    dense = dense_flops(usual)
+    found = so.topology.find_layers(model, usual.include or None, usual.exclude or None)
+    shapes = {name: layer.shape for name, (layer, _) in found.items()}
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     images = usual.epochs * facts.images
     table = _empty_table(

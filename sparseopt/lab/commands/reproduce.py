@@ -1,4 +1,4 @@
-"""`sparseopt reproduce TARGET`: a table or figure of the paper, at the scale one can afford."""
+"""`sparseopt reproduce TARGET`: a table or figure of the paper, or the table of methods, at the scale one can afford."""
 
 import hashlib
 from collections.abc import Callable
@@ -72,9 +72,10 @@ def _command(name: str, target: Target) -> Callable[..., None]:
     def command(scale: Scale = Scale.of(target), place: ReproduceOptions = ReproduceOptions()) -> None:  # noqa: B008 - immutable
         reproduce(Grid(target, scale), place)
 
-    command.__doc__ = (
-        f"{target.summary}. The defaults are the paper's; of the number of seeds it says nothing."
+    paper = (
+        "" if target.of_methods else " The defaults are the paper's; of the number of seeds it says nothing."
     )
+    command.__doc__ = f"{target.summary}.{paper}"
     return command
 
 

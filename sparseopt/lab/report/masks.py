@@ -37,7 +37,7 @@ def fan_in_by_layer(run: Run) -> dict[str, LayerFanIn]:
     """Every sparse layer of a run, in the order of the network; empty where there are no masks to read."""
     if run.config.method == "dense":
         return {}
-    masks = _masks(RunDir(run.path))
+    masks = last_masks(run)
     if not all(mask.dim() > 1 and mask.any() for mask in masks.values()):
         raise UserError(f"{run.path} has masks that are no layer's, or empty ones")
     return {
@@ -56,8 +56,9 @@ def _measured(fan_in: Tensor) -> LayerFanIn:
     )
 
 
-def _masks(folder: RunDir) -> dict[str, Tensor]:
+def last_masks(run: Run) -> dict[str, Tensor]:
     """From the final network's metadata, which is quick to read; of a run that goes on, from its checkpoint; else as exported."""
+    folder = RunDir(run.path)
     if folder.model_file.exists():
         try:
             if masks := packed.stored_masks(folder.model_file):

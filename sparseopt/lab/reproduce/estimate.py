@@ -50,7 +50,9 @@ def measure(config: Config, place: Place) -> Pace:
     with contextlib.suppress(Enough):
         trainer.run([timing])
     updates = config.until / config.every
-    ordinary = statistics.median(timing.ordinary)
+    ordinary = statistics.median(
+        timing.ordinary or timing.updates
+    )  # some methods move connections at every step
     update = statistics.median(timing.updates) if timing.updates else ordinary
     step = ordinary + updates * (update - ordinary)
     return Pace(step, _evaluation(experiment), experiment.data.steps_per_epoch)

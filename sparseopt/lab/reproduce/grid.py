@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import cast
 
 from sparseopt.lab.config.controls import CorrectionName, correction
 from sparseopt.lab.config.recipes import Config, MethodName
@@ -32,7 +33,25 @@ NAMES: dict[CorrectionName, str] = {
     "none": "baseline",
 }
 
-METHODS: dict[MethodName, str] = {"rigl": "RigL", "set": "SET", "static": "static", "dense": "dense"}
+METHODS: dict[MethodName, str] = {
+    "dense": "dense",
+    "static": "static",
+    "set": "SET",
+    "rigl": "RigL",
+    "gse": "GSE",
+    "srigl": "SRigL",
+    "mest": "MEST",
+    "snfs": "SNFS",
+    "dsr": "DSR",
+    "deepr": "DeepR",
+    "gmp": "GMP",
+    "granet": "GraNet",
+    "acdc": "AC/DC",
+    "topkast": "Top-KAST",
+    "annealed": "annealed top-k",
+    "nm": "n:m RigL",
+    "srste": "SR-STE",
+}
 
 
 @dataclass(frozen=True)
@@ -130,8 +149,12 @@ class Grid:
 
     @property
     def rows(self) -> list[GridRow]:
-        axes = product(self.scale.sparsities, self.target.methods, self.arms)
+        axes = product(self.scale.sparsities, self.methods, self.arms)
         return [GridRow(*each) for each in axes]
+
+    @property
+    def methods(self) -> tuple[MethodName, ...]:
+        return cast("tuple[MethodName, ...]", self.scale.methods)
 
     def config(self, row: GridRow, epochs: int, seed: int, candidate: Candidate | None = None) -> Config:
         """The run of one cell and seed, with the settings that the cell was found best with, or with those of a candidate."""
@@ -164,7 +187,7 @@ class Grid:
 
     def setting(self, row: GridRow) -> Setting | None:
         """What the paper calls the setting of a row, if it has such a row."""
-        if not row.arm.published:
+        if not row.arm.published or self.target.of_methods:
             return None
         return Setting(
             *(self.target.recipe.data, row.method, self.target.renormalised, row.sparsity),

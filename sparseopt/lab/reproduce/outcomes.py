@@ -83,14 +83,14 @@ class Outcomes:
 
     def difference(self, cell: Cell, metric: Metric) -> Comparison | None:
         """To the baseline, paired by seed; None without a seed that both have finished."""
-        return _paired(cell, self.baseline(cell), metric, compare)
+        return paired(cell, self.baseline(cell), metric, compare)
 
     def relative_difference(self, cell: Cell, metric: Metric) -> Comparison | None:
         """To the baseline, as a share of it."""
-        return _paired(cell, self.baseline(cell), metric, compare_relative)
+        return paired(cell, self.baseline(cell), metric, compare_relative)
 
 
-def _paired(
+def paired(
     cell: Cell, base: Cell | None, metric: Metric, comparing: Callable[[list[float], list[float]], Comparison]
 ) -> Comparison | None:
     shared = [] if base is None else [seed for seed in cell.runs if seed in base.runs]

@@ -10,6 +10,8 @@ from sparseopt.lab.reproduce.claims import claim
 from sparseopt.lab.reproduce.convergence import Reached
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy, mean_train_loss
 from sparseopt.lab.reproduce.paper import find
+from sparseopt.lab.reproduce.tables.itop import itop_rate
+from sparseopt.lab.reproduce.tables.methods import costs
 from sparseopt.lab.reproduce.tables.texts import candidate_text
 from sparseopt.lab.show.statistics import Comparison
 
@@ -18,7 +20,19 @@ Record = dict[str, Any]
 
 def records(outcomes: Outcomes, reached: Mapping[Cell, Reached]) -> list[Record]:
     """One record a cell with finished runs; accuracies in percent, differences paired by seed, empty where unknown."""
-    return [_record(outcomes, cell, reached[cell]) for cell in outcomes.cells.values() if cell.runs]
+    cells = [cell for cell in outcomes.cells.values() if cell.runs]
+    found = [_record(outcomes, cell, reached[cell]) for cell in cells]
+    if not outcomes.grid.target.of_methods:
+        return found
+    return [
+        {
+            **record,
+            "itop_rate": cell.mean_and_std(itop_rate)[0],
+            "inference_flops": cost and cost[0],
+            "training_flops": cost and cost[1],
+        }
+        for record, cell, cost in zip(found, cells, costs(outcomes.grid, cells), strict=True)
+    ]
 
 
 def _record(outcomes: Outcomes, cell: Cell, reached: Reached) -> Record:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 from tyro.constructors import PrimitiveConstructorSpec
 
 from sparseopt.lab.config.controls import CorrectionName
-from sparseopt.lab.config.recipes import RECIPES
+from sparseopt.lab.config.recipes import RECIPES, MethodName
 from sparseopt.lab.errors import UserError, near, require
 from sparseopt.lab.reproduce.targets import Target
 from sparseopt.lab.show.words import counted
@@ -93,6 +93,8 @@ class Scale:
     """Total epochs, one column of the table each. The warm-up is the recipe's, or a quarter of the run if that is less."""
     sparsities: Numbers
     """Sparsities, one block of rows each."""
+    methods: Names
+    """Methods, rows of a block."""
     seeds: int = 3
     """Seeds 0, 1, ..., this many of them."""
     fraction_of_data: float = 1.0
@@ -122,6 +124,9 @@ class Scale:
         return cls(
             epochs=target.epochs,
             sparsities=target.sparsities,
+            methods=target.methods,
+            seeds=target.seeds,
+            corrections=target.corrections,
             ham=target.ham,
             lr_controls=LR_CONTROLS if target.renormalised else (),
             batch_size=target.recipe.batch_size,
@@ -132,6 +137,8 @@ class Scale:
         require(bool(self.epochs) and min(self.epochs) >= 1, "epochs", _list(self.epochs), "at least 1 each")
         sparse = bool(self.sparsities) and all(0 < sparsity < 1 for sparsity in self.sparsities)
         require(sparse, "sparsities", _list(self.sparsities), "greater than 0 and less than 1 each")
+        for name in self.methods or ("",):
+            self._check_method(name)
         require(self.seeds >= 1, "seeds", self.seeds, "at least 1")
         require(
             0 < self.fraction_of_data <= 1,
@@ -148,6 +155,11 @@ class Scale:
             raise UserError(
                 f"--corrections must include none, the baseline that the others are compared with, got {_list(self.corrections)}"
             )
+
+    def _check_method(self, name: str) -> None:
+        known = get_args(MethodName)
+        if name not in known:
+            raise UserError(f"--methods has no {name!r}{near(name, known)}; there are {_list(known)}")
 
     def _check_correction(self, name: str) -> None:
         known = get_args(CorrectionName)
@@ -192,15 +204,16 @@ def warmup(recipe_epochs: float, epochs: int) -> float:
 
 
 def sentence(target: Target, scale: Scale) -> str:
-    """The scale in words, and beside every number that is not the paper's, the paper's."""
+    """The scale in words, and beside every number that is not the paper's (of a table of methods: its own), that one."""
     paper = Scale.of(target)
-    recipe = target.recipe
+    recipe, whose = target.recipe, "this table" if target.of_methods else "the paper"
     warmups = {epochs: warmup(recipe.warmup_epochs, epochs) for epochs in scale.epochs}
     shorter = [f"{w:g} of {e}" for e, w in warmups.items() if w != recipe.warmup_epochs]
     parts = [
-        _beside(counted_list(scale.epochs, "epoch"), scale.epochs, paper.epochs),
+        _beside(counted_list(scale.epochs, "epoch"), scale.epochs, paper.epochs, whose),
         *([f"warm-up shortened to {', '.join(shorter)} epochs"] if shorter else []),
-        _beside(f"sparsity {_list(scale.sparsities)}", scale.sparsities, paper.sparsities),
+        _beside(f"sparsity {_list(scale.sparsities)}", scale.sparsities, paper.sparsities, whose),
+        *([f"{_list(scale.methods)} alone"] if scale.methods != paper.methods else []),
         counted(scale.seeds, "seed"),
         "all training images"
         if scale.fraction_of_data == 1
@@ -223,7 +236,7 @@ def is_papers(target: Target, scale: Scale) -> bool:
     """Is everything but epochs, sparsities, seeds and rows the paper's: can a figure stand beside the paper's?"""
     paper = Scale.of(target)
     same = (paper.batch_size, paper.width, 1.0) == (scale.batch_size, scale.width, scale.fraction_of_data)
-    return same and target.recipe == RECIPES.get(target.recipe.recipe)
+    return same and not target.of_methods and target.recipe == RECIPES.get(target.recipe.recipe)
 
 
 def counted_list(numbers: Sequence[int], noun: str) -> str:
@@ -235,8 +248,8 @@ def counted_list(numbers: Sequence[int], noun: str) -> str:
     return counted(numbers[0], noun) if len(numbers) == 1 else f"{_list(numbers)} {noun}s"
 
 
-def _beside(text: str, here: tuple[float, ...], paper: tuple[float, ...]) -> str:
-    return f"the paper's {text}" if here == paper else f"{text} (the paper: {_list(paper)})"
+def _beside(text: str, here: tuple[float, ...], usual: tuple[float, ...], whose: str) -> str:
+    return f"{whose}'s {text}" if here == usual else f"{text} ({whose}: {_list(usual)})"
 
 
 def _list(values: Iterable[object]) -> str:

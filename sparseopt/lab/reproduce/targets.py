@@ -1,11 +1,11 @@
-"""Every table and figure of the paper's training experiments, as a named grid of runs.
+"""Every table and figure of the paper's training experiments, as a named grid of runs; and a table of the field's methods.
 
 A target says what the paper varied. A figure shows the runs of a table, all or some of them, so it costs nothing
 once the table has been trained.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 
@@ -32,6 +32,10 @@ class Target:
     grow_from: tuple[GrowFrom, ...] = ("original",)
     """The gradients that RigL grows by under SparseOpt."""
     drawn: tuple[Drawn, ...] = ("curves", "budgets")
+    corrections: tuple[str, ...] = ("none", "layer")
+    seeds: int = 3
+    of_methods: bool = False
+    """It compares methods with each other, and is not of the paper."""
 
 
 _CIFAR100, _IMAGENET = RECIPES["cifar100-resnet20"], RECIPES["imagenet-resnet50"]
@@ -125,4 +129,18 @@ _ALL = (
     _itop("imagenet", _IMAGENET_RIGL, (90, 180, 270)),
 )
 
-TARGETS: dict[str, Target] = {target.name: target for target in _ALL}
+METHODS_TABLE = Target(
+    "table-methods",
+    "CIFAR-100, ResNet-20, the field's methods, no correction",
+    _CIFAR100,
+    tuple(name for name in get_args(MethodName) if name not in ("dense", "nm", "srste")),
+    epochs=(20,),
+    sparsities=(0.95,),
+    corrections=("none",),
+    seeds=2,
+    drawn=(),
+    of_methods=True,
+)
+"""Those that can have any sparsity; n:m has its own."""
+
+TARGETS: dict[str, Target] = {target.name: target for target in (*_ALL, METHODS_TABLE)}

@@ -14,6 +14,8 @@ def verdict(outcomes: Outcomes) -> list[str]:
     corrected = (*READINGS, *BY_NORM)
     arms = sorted((arm for arm in outcomes.grid.arms if arm.correction in corrected), key=lambda arm: arm.ham)
     told = [sentence for arm in arms for sentence in _ordering(outcomes, arm)]
+    if not told and outcomes.grid.target.of_methods:
+        return []
     if not told:
         return [
             "No cell has finished runs of a correction and of the baseline: there is nothing to compare yet."

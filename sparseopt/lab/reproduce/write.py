@@ -21,6 +21,7 @@ from sparseopt.lab.reproduce.tables import (
     convergence_table,
     difference_table,
     itop_table,
+    methods_table,
     power_table,
     settings_table,
     tuning_table,
@@ -72,6 +73,12 @@ def results(outcomes: Outcomes, level: float | None = None, tuning: Tuning | Non
 def _tables(
     outcomes: Outcomes, reached: Mapping[Cell, Reached], tuning: Tuning | None
 ) -> dict[str, LabelledTable]:
+    if outcomes.grid.target.of_methods:
+        return {
+            "methods": methods_table(outcomes),
+            **({"tuning": tuning_table(tuning)} if tuning is not None else {}),
+            "by-epoch": by_epoch_table(outcomes),
+        }
     tables = {
         "accuracy": accuracy_table(outcomes),
         "differences": difference_table(outcomes),
@@ -117,7 +124,7 @@ def write(made: Results, folder: Path) -> list[Path]:
 def sections(made: Results) -> Sequence[Section]:
     """The chapters for a page."""
     return [
-        Section("Verdict", sentences=made.verdict),
+        *([Section("Verdict", sentences=made.verdict)] if made.verdict else []),
         *(Section(table.title, tables=[for_page(table)]) for table in made.tables.values()),
         *([Section("Figures", drawings=list(made.drawings.values()))] if made.drawings else []),
     ]
@@ -135,11 +142,11 @@ def _markdown(made: Results) -> str:
     ]
     parts = [
         f"# {made.name}\n\n{made.scale}\n",
-        "## Verdict\n\n" + "\n\n".join(made.verdict) + "\n",
+        *(["## Verdict\n\n" + "\n\n".join(made.verdict) + "\n"] if made.verdict else []),
         *map(markdown, made.tables.values()),
         *(["## Figures\n", *figures] if figures else []),
         markdown(made.settings),
-        f"Paper: {PAPER}. Made by sparseopt {__version__}.\n",
+        f"{'' if made.outcomes.grid.target.of_methods else f'Paper: {PAPER}. '}Made by sparseopt {__version__}.\n",
     ]
     return "\n".join(parts)
 

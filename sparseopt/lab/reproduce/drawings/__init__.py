@@ -23,6 +23,6 @@ DRAWN: dict[Drawn, Callable[[Outcomes, MethodName], Drawings]] = {
 def draw(outcomes: Outcomes) -> Drawings:
     """All figures of the target that there are runs for."""
     made: Drawings = {}
-    for kind, method in product(outcomes.grid.target.drawn, outcomes.grid.target.methods):
+    for kind, method in product(outcomes.grid.target.drawn, outcomes.grid.methods):
         made |= DRAWN[kind](outcomes, method)
     return made

@@ -14,7 +14,7 @@ SHOWN = (1, 2, 3, 5, 10, 20, 50, 100, 200, 300, 500)
 def by_epoch_table(outcomes: Outcomes) -> LabelledTable:
     """One column an epoch, of some of them and the last, means over seeds."""
     grid = outcomes.grid
-    axes = product(grid.scale.sparsities, grid.target.methods, grid.scale.epochs, grid.arms)
+    axes = product(grid.scale.sparsities, grid.methods, grid.scale.epochs, grid.arms)
     cells = [outcomes.cells[GridRow(sparsity, method, arm), epochs] for sparsity, method, epochs, arm in axes]
     cells = [cell for cell in cells if cell.runs]
     longest = max((cell.epochs for cell in cells), default=0)

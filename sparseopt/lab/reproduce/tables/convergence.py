@@ -14,7 +14,7 @@ from sparseopt.lab.show.statistics import LEVEL
 def convergence_table(outcomes: Outcomes, reached: Mapping[Cell, Reached]) -> LabelledTable:
     """Mean training loss over the run, epochs to an accuracy, and both against the baseline."""
     grid = outcomes.grid
-    axes = product(grid.scale.sparsities, grid.target.methods, grid.scale.epochs, grid.arms)
+    axes = product(grid.scale.sparsities, grid.methods, grid.scale.epochs, grid.arms)
     cells = [outcomes.cells[GridRow(sparsity, method, arm), epochs] for sparsity, method, epochs, arm in axes]
     rows = [_speed(outcomes, cell, reached) for cell in cells if cell.runs]
     return LabelledTable(

@@ -17,7 +17,7 @@ def itop_table(outcomes: Outcomes) -> LabelledTable:
     rows = [
         (
             *row.labels,
-            *(_rate(outcomes.cells[row, epochs]) for epochs in grid.scale.epochs),
+            *(rate_text(outcomes.cells[row, epochs]) for epochs in grid.scale.epochs),
             *([f"{authors[row]:.0f}" if row in authors else NOTHING] if authors else []),
         )
         for row in outcomes.rows
@@ -43,9 +43,11 @@ def authors_rate(grid: Grid, row: GridRow) -> float | None:
     return published_itop(grid.target.recipe.data, row.method, row.sparsity, grown)
 
 
-def _rate(cell: Cell) -> str:
-    return plus_minus(*cell.mean_and_std(_last_rate)) if cell.runs else NOTHING
+def rate_text(cell: Cell) -> str:
+    """Mean ± standard deviation over the finished seeds, in percent."""
+    return plus_minus(*cell.mean_and_std(itop_rate)) if cell.runs else NOTHING
 
 
-def _last_rate(run: Run) -> float:
+def itop_rate(run: Run) -> float:
+    """After the last epoch, in percent."""
     return 100 * run.last["itop_rate"]

@@ -32,9 +32,9 @@ class ACDC(Method):
     Args:
         total_steps: optimizer steps of the whole training, over which the schedule is laid out.
         drop_fraction: not used: a compressed phase begins by pruning to the sparsity.
-        every: optimizer steps between two updates of the masks.
+        every: not used: the masks change where a phase begins.
         until: share of total_steps by which the last compressed phase begins at the latest.
-        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        drop_decay: not used, either.
         sparsity: share of zeros that it ends at.
         warmup: share of total_steps that is trained dense first.
         phase: length of each compressed and each dense phase, as a share of total_steps.

@@ -39,7 +39,7 @@ class DeepR(WeightMethod):
         drop_fraction: not used: a weight that changes its sign is dropped.
         every: steps between two updates.
         until: share of total_steps after which the masks stay as they are.
-        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        drop_decay: not used, either.
         l1: strength of the l1 term of the gradient.
         temperature: of the noise: a step moves a weight by sqrt(2 lr temperature) times a normal draw besides.
     """

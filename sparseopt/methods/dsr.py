@@ -36,6 +36,7 @@ class DSR(SET):
     """
 
     drop_fraction: float = 0.01
+    until: float = 1.0
     drop_decay: Literal["cosine", "constant"] = "constant"
     threshold: float = 1e-3
     tolerance: float = 0.1

@@ -38,7 +38,7 @@ class GMP(Method):
         drop_fraction: not used: the curve says how many weights are pruned.
         every: optimizer steps between two updates of the masks.
         until: share of total_steps at which the sparsity is reached.
-        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        drop_decay: not used, either.
         sparsity: share of zeros that it ends at.
         start: share of zeros that it begins with.
         begin: share of total_steps before which nothing is pruned.
@@ -75,20 +75,24 @@ class GMP(Method):
         return round(self.begin * self.total_steps)
 
     @property
+    def interval(self) -> int:
+        """`every`, or all the time there is for pruning if that is less: a short training reaches the sparsity, too."""
+        return max(min(self.every, math.floor(self._pruned_by()) - self.first), 1)
+
+    @property
     def prunings(self) -> int:
         """n: the number of steps at which the sparsity rises, the first, at which it is still `start`, not counted."""
-        return max(math.floor((self._pruned_by() - self.first) / self.every), 0)
+        return max(math.floor((self._pruned_by() - self.first) / self.interval), 0)
 
     def due(self, step: int) -> bool:
-        k, odd = divmod(step - self.first, self.every)
+        k, odd = divmod(step - self.first, self.interval)
         return step > 0 and odd == 0 and 0 <= k <= self.prunings
 
     def progress_at(self, step: int) -> float:
         """How far the curve has gone at this step: 0 at `start`, 1 at `sparsity`."""
         if step < self.first:
             return 0.0
-        whole = self.prunings * self.every
-        left = 1 - (step - self.first) // self.every * self.every / whole if whole else 0.0
+        left = 1 - (step - self.first) // self.interval / self.prunings if self.prunings else 0.0
         return 1 - max(left, 0.0) ** 3
 
     def sparsity_at(self, step: int) -> float:

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from sparseopt.methods.gmp import GMP
-from sparseopt.methods.method import Method
 from sparseopt.methods.view import Count, Memory, Views
 
 
@@ -59,7 +58,8 @@ class GraNet(GMP):
             )
 
     def due(self, step: int) -> bool:
-        return Method.due(self, step) and step >= self.first
+        regrows = step < self.end and step > self.first and (step - self.first) % self.every == 0
+        return regrows or super().due(step)
 
     def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
         assert grad is not None

@@ -42,6 +42,7 @@ class SNFS(WeightMethod):
     """
 
     drop_fraction: float = 0.5
+    until: float = 1.0
     momentum: float = 0.9
     uses_gradient: ClassVar[bool] = True
 

@@ -33,7 +33,7 @@ class SRSTE(TopMethod):
         drop_fraction: not used: the n largest of every m are active.
         every: optimizer steps between two updates of the masks.
         until: share of total_steps after which the masks stay as they are.
-        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        drop_decay: not used, either.
         n: active weights ...
         m: ... of every m inputs of a neuron.
         decay: pull of the inactive weights towards zero.

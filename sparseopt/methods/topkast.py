@@ -38,7 +38,7 @@ class TopKAST(TopMethod):
         drop_fraction: not used: the top magnitudes are active.
         every: steps between two choices of the active weights.
         until: share of total_steps after which the masks stay as they are.
-        drop_decay: "cosine" lets drop_fraction fall to 0 as half a cosine, "constant" keeps it until the end.
+        drop_decay: not used, either.
         sparsity: share of zeros in the forward pass.
         backward_sparsity: share of weights that get no gradient; at most sparsity.
         penalty: strength of the exploration penalty on the weights.

@@ -48,7 +48,7 @@ class TopMethod(WeightMethod):
     trains_inactive: ClassVar[bool] = True
 
     def due(self, step: int) -> bool:
-        return step == 0 or super().due(step)
+        return step % self.every == 0 and step <= self.end
 
     def changes_counts(self) -> bool:
         return True

@@ -64,6 +64,16 @@ def test_gmp_follows_the_cubic_of_its_paper() -> None:
     )
 
 
+def test_gmp_reaches_its_sparsity_also_in_fewer_steps_than_lie_between_two_updates() -> None:
+    method = so.GMP(total_steps=50, sparsity=0.8, every=100)
+    assert [t for t in range(51) if method.due(t)] == [37]  # 0.75 * 50, whole steps
+    assert (method.sparsity_at(36), method.sparsity_at(37)) == (0.0, pytest.approx(0.8))
+    model, optimizer = trained([4, 3, 2, 1], so.GMP(total_steps=4, every=100, sparsity=0.5))
+    for _ in range(4):
+        step_with(model, optimizer, [0, 0, 0, 0])
+    assert model.weight.tolist() == [[4, 3, 0, 0]]
+
+
 def test_gmp_prunes_the_smallest_of_each_layer_or_of_the_network() -> None:
     weights = {"a": tensor([9, -8, 7, 6]), "b": tensor([-1, 2, 3, 0.5])}
     at_once: dict[str, Any] = {"total_steps": 10, "every": 10, "until": 1.0, "sparsity": 0.5}
@@ -96,6 +106,26 @@ def test_granet_prunes_then_regenerates() -> None:
     # step 5: sparsity 0.5, 4 of 8. Fraction 0.5/2 (1 + cos(pi 5/10)) = 0.25: 1 of 4 goes (5), the largest gradient comes
     assert method.counts(layers, 5, Memory()) == {"a": Count(3, 4)}
     assert chosen(method, layers, 5) == {"a": [[1, 1, 1, 0, 0, 0, 1, 0]]}
+
+
+@pytest.mark.parametrize(
+    ("options", "updates"),
+    [
+        ({}, [2, 4, 6, 8]),  # pruned at 2, 4, 6 of 7; regrown below 10
+        ({"prune_until": 1.0}, [2, 4, 6, 8, 10]),
+        ({"until": 0.5}, [2, 4, 6]),  # pruning goes on after the regrowth
+        ({"begin": 0.1}, [1, 3, 5, 7, 9]),
+        ({"every": 100}, [7]),
+    ],
+)
+def test_granet_prunes_to_its_sparsity_whatever_its_schedule(
+    options: dict[str, Any], updates: list[int]
+) -> None:
+    method = so.GraNet(**{"total_steps": 10, "every": 2, "sparsity": 0.8} | options)
+    assert [t for t in range(11) if method.due(t)] == updates
+    assert method.sparsity_at(updates[-1]) == pytest.approx(0.8)
+    fractions = [method.drop_fraction_at(t) for t in range(11)]
+    assert fractions == sorted(fractions, reverse=True)
 
 
 # AC/DC
@@ -307,6 +337,26 @@ def test_annealed_topk_by_hand() -> None:
     assert weights[1] == [4, 3, 0, 2.5]
     assert weights[3] == [4, 3, 0, 0]
     assert weights[4] == [4, 0, 9, 0], "a weight that was zero learns, and one step may bring it in"
+
+
+def test_annealed_topk_leaves_every_neuron_its_largest_inputs() -> None:
+    weight = {"a": tensor([9, 8, 7, 6], [1, 0.5, 0.4, 0.3])}
+    expected = {
+        0: [[1, 1, 1, 1], [0, 0, 0, 0]],
+        1: [[1, 1, 1, 0], [1, 0, 0, 0]],
+        4: [[1, 1, 0, 0], [1, 1, 0, 0]],  # 4 weights for 2 neurons are 2 each
+    }
+    for minimum, mask in expected.items():
+        method = so.AnnealedTopK(total_steps=8, sparsity=0.5, minimum=minimum)
+        assert chosen(method, views(weight), 8) == {"a": mask}
+    assert so.AnnealedTopK(total_steps=8).minimum == 4
+
+
+def test_the_top_is_taken_after_the_last_step_too() -> None:
+    for method in (so.SRSTE(total_steps=9), so.TopKAST(total_steps=9), so.AnnealedTopK(total_steps=9)):
+        assert [t for t in range(10) if method.due(t)] == list(range(10))
+    assert so.AnnealedTopK(total_steps=10, every=7, until=1.0).due(10), "where the sparsity is reached"
+    assert not so.TopKAST(total_steps=10, until=0.5).due(6)
 
 
 # GSE

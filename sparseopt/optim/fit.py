@@ -52,15 +52,9 @@ def check_fit_for_rows(base: Optimizer, topology: Topology, method: Method) -> N
     """Raise ValueError if layers are packed and the method or the optimizer cannot work on that."""
     if topology.kind() != "packed":
         return
-    own_counts = method.changes_counts()
-    if own_counts or isinstance(method, WeightMethod):
-        what = (
-            "changes how many weights are active" if own_counts else "works on inactive weights at every step"
-        )
-        raise ValueError(
-            f"{type(method).__name__} {what}, and storage='packed' holds a fixed number of active ones: "
-            "use sparsify(..., storage='dense') with it"
-        )
+    reason = why_not_packed(method)
+    if reason is not None:
+        raise ValueError(f"{reason}: use sparsify(..., storage='dense') with it")
     while isinstance(base, OptimizerWrapper):
         base = base.base
     packed = {id(parameter) for parameter in topology.parameters.values()}
@@ -70,6 +64,17 @@ def check_fit_for_rows(base: Optimizer, topology: Topology, method: Method) -> N
                 f"{type(base).__name__} works on weight matrices, and storage='packed' holds rows of active values: "
                 "use sparsify(..., storage='dense') with it, or an optimizer that moves each weight by itself"
             )
+
+
+def why_not_packed(method: Method) -> str | None:
+    """What a method does to weights that packed storage does not hold; None if it leaves these alone."""
+    if method.changes_counts():
+        what = "changes how many weights are active"
+    elif isinstance(method, WeightMethod):
+        what = "works on inactive weights at every step"
+    else:
+        return None
+    return f"{type(method).__name__} {what}, and packed storage holds a fixed number of active ones"
 
 
 def needs_matrices(kind: type[Optimizer], options: Mapping[str, Any]) -> bool:

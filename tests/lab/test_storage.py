@@ -23,6 +23,8 @@ def test_packed_where_the_kernels_run_and_the_method_allows_it(small: Small) -> 
     assert choose_storage(None, "on", gmp) == "dense"
     assert choose_storage("dense", "on", rigl) == "dense"
     assert choose_storage("packed", "off", rigl) == "packed"
+    with pytest.raises(UserError, match=r"GMP .*--weight-storage"):
+        choose_storage("packed", "on", gmp)
 
 
 def test_a_packed_run_tells_what_a_dense_run_tells(small: Small) -> None:

@@ -9,7 +9,9 @@ from torch import nn
 
 import sparseopt as so
 from sparseopt.lab.data import Pipeline
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.system.ranks import Ranks
+from sparseopt.optim.fit import why_not_packed
 
 Accelerate = Literal["auto", "on", "bfloat16", "off"]  # bfloat16: on, and activations are kept as that
 Storage = Literal["dense", "packed"]
@@ -17,10 +19,10 @@ Storage = Literal["dense", "packed"]
 
 def choose_storage(asked: Storage | None, accelerate: Accelerate, method: so.Method) -> Storage:
     """What was asked for; else packed where all sparse layers are to run on the kernels, and the method can work on it."""
-    if asked is not None:
-        return asked
-    fits = not method.changes_counts() and not isinstance(method, so.methods.WeightMethod)
-    return "packed" if accelerate in ("on", "bfloat16") and fits else "dense"
+    reason = why_not_packed(method)
+    if asked == "packed" and reason is not None:
+        raise UserError(f"{reason}: leave --weight-storage packed out, or choose another --method")
+    return asked or ("packed" if accelerate in ("on", "bfloat16") and reason is None else "dense")
 
 
 def put_on_kernels(

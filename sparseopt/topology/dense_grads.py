@@ -36,17 +36,21 @@ class DenseGradients:
         self.key = next(self._keys)  # by which compiled code finds it
         self.live[self.key] = self
         self.wanted = False
+        self.values: weakref.WeakValueDictionary[str, Tensor] = (
+            weakref.WeakValueDictionary()
+        )  # of packed layers
         self._given: dict[str, list[tuple[int, Rows]]] = {}  # with the pass
         self.masked = False  # have gradients on dense storage been held to their masks?
         self.held: dict[Tensor, tuple[TensorWeakRef, int]] = {}  # which, and how often changed by then
 
-    def give(self, name: str, rows: Rows, parameter: Tensor | None = None) -> None:
+    def give(self, name: str, rows: Rows) -> None:
         """Deliver what one use of a packed layer adds to its dense gradient.
 
-        Where the layer's `parameter` has no gradient yet, what earlier passes gave is forgotten as its gradient was.
+        Where the layer's parameter has no gradient yet, what earlier passes gave is forgotten as its gradient was.
         """
         this = torch._C._current_graph_task_id()
-        anew = parameter is not None and parameter.is_leaf and parameter.grad is None
+        values = self.values.get(name)
+        anew = values is not None and values.grad is None
         kept = [each for each in self._given.get(name, ()) if not anew or each[0] == this]
         self._given[name] = [*kept, (this, rows)]
 

@@ -36,7 +36,8 @@ class Scatter(nn.Module):
         # Positions and values that a load found outside the mask:
         self.beyond: tuple[Tensor, Tensor] | None = None
         self.owned = False  # does a topology move it? Nobody does that of a copy of the model alone
-        self._values, self._written = weakref.ref(values), values._version
+        self._written = values._version
+        grads.values[name] = values
         self.copies: weakref.WeakSet[Scatter] = weakref.WeakSet()
 
     def forward(self, values: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ class Scatter(nn.Module):
             )
         dense = to_dense(values, self.index, self.shape)
         if seen:
-            dense.register_hook(lambda gradient: self.grads.give(self.name, gradient.__getitem__, values))
+            dense.register_hook(lambda gradient: self.grads.give(self.name, gradient.__getitem__))
         return dense
 
     def right_inverse(self, weight: Tensor) -> Tensor:
@@ -77,7 +78,7 @@ class Scatter(nn.Module):
     def check_copies(self) -> None:
         """Raise RuntimeError if a copy is about to be averaged with values of other positions."""
         for copied in self.copies:
-            values = copied._values()
+            values = copied.grads.values.get(copied.name)
             # One that nobody writes to keeps its masks, and so does one that is trained by itself.
             written = values is not None and values._version > copied._written and values.grad is None
             if written and not copied.owned:
@@ -87,14 +88,13 @@ class Scatter(nn.Module):
                 )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Scatter":
-        values = self._values()
-        grads = copy.deepcopy(self.grads, memo)
+        values, grads = self.grads.values[self.name], copy.deepcopy(self.grads, memo)
         made = Scatter(self.name, self.shape, self.index.clone(), grads, memo.get(id(values), values))
         self.copies.add(made)
         return made
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return Scatter, (self.name, self.shape, self.index, self.grads, self._values())
+        return Scatter, (self.name, self.shape, self.index, self.grads, self.grads.values[self.name])
 
     def extra_repr(self) -> str:
         return f"{self.index.numel()} of {self.shape.numel()}"

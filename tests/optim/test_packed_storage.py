@@ -210,15 +210,20 @@ def test_gradients_of_several_backward_passes(
         pair.equalise()
 
 
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_pass_whose_gradients_are_thrown_away_counts_for_nothing(
-    build: Callable[..., Network], loss_of: Callable[[nn.Module, int], Tensor]
+    compiled: bool, build: Callable[..., Network], loss_of: Callable[[nn.Module, int], Tensor]
 ) -> None:
     pair = Pair(build, method=METHODS["rigl"])
+    forward: list[Any] = [
+        torch.compile(each, backend="aot_eager") if compiled else each for each in pair.models
+    ]
 
     def step(model: nn.Sequential, optimizer: so.SparseOpt, at: int) -> None:
-        (loss_of(model, 100 + at) * 1e3).backward()
+        network = forward[pair.models.index(model)]
+        (loss_of(network, 100 + at) * 1e3).backward()
         model.zero_grad()
-        loss_of(model, at).backward()
+        loss_of(network, at).backward()
         optimizer.step()
         model.zero_grad()
 

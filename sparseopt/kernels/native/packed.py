@@ -82,7 +82,7 @@ def weight_gradients(
         scatter = weight.scatter
         if scatter is not None:
             if every is not None:
-                scatter.grads.give(scatter.name, every, weight.parameter)
+                scatter.grads.give(scatter.name, every)
             found.append(active.view(1, -1))
         elif every is not None:
             found.append(join(every, weight.shape))

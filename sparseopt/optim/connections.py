@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from sparseopt.methods import Method
 from sparseopt.methods.parts import in_parts, next_index
 from sparseopt.methods.view import Count, LayerView, Memory
-from sparseopt.optim.gradients import missing_gradient
+from sparseopt.optim.gradients import must_be_there
 from sparseopt.topology import Topology, generator
 from sparseopt.topology.dense_grads import is_finite, row_blocks
 from sparseopt.topology.layers import Layer
@@ -75,17 +75,13 @@ class UpdateGradients:
         grad = whole(self.seen[name]) if name in self.seen and storage.kind == "dense" else storage.gradient()
         if grad is None and there is not None and not self.method.needs_dense_grad(self.step):
             grad = storage.to_dense(there)  # that of active weights is enough
-        if grad is None:
-            raise RuntimeError(missing_gradient(name, type(self.method).__name__))
-        return self._checked(storage.layer, grad)
+        return self._checked(storage.layer, must_be_there(grad, name, type(self.method).__name__))
 
     def in_blocks(self, storage: Packed) -> Iterator[Tensor] | None:
         """The same by blocks of rows: nothing of the layer's size is made."""
         if self.method is None or not self.method.uses_gradient:
             return None
-        rows = storage.gradient_rows()
-        if rows is None:
-            raise RuntimeError(missing_gradient(storage.layer.name, type(self.method).__name__))
+        rows = must_be_there(storage.gradient_rows(), storage.layer.name, type(self.method).__name__)
         blocks = row_blocks(storage.layer.shape)
         return (self._checked(storage.layer, rows(block), block) for block in blocks)
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, optim
 from torch.optim import Optimizer
 
+from sparseopt.optim.gradients import SparseParameter
 from sparseopt.topology.sharding import local
 
 COUPLED = (
@@ -40,15 +41,13 @@ def check_correct_decay(base: Optimizer) -> None:
 
 
 @torch.no_grad()
-def correct_decay(base: Optimizer, decayed: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Change gradients (coupled) or weights (decoupled) so that the step to come decays each weight by its factor.
-
-    `decayed` has parameters, and the correction of each, broadcast against it.
-    """
-    groups = {id(parameter): group for group in base.param_groups for parameter in group["params"]}
-    for parameter, factors in decayed:
-        group = groups[id(parameter)]
-        if parameter.grad is None or _is_zero(group["weight_decay"]):
+def correct_decay(base: Optimizer, sparse: Iterable[SparseParameter]) -> None:
+    """Change gradients (coupled) or weights (decoupled) so that the step to come decays each weight by its factor."""
+    groups = {parameter: group for group in base.param_groups for parameter in group["params"]}
+    for each in sparse:
+        parameter, factors = each.storage.parameter, each.all_factors()
+        group = groups[parameter]
+        if factors is None or parameter.grad is None or _is_zero(group["weight_decay"]):
             continue
         if _is_decoupled(base, group):
             _turn_decoupled(parameter, factors, group)

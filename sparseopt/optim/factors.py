@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparseopt.optim.correction import Correction, average_density, correction_factors, skew_factors
 from sparseopt.optim.gradients import SparseParameter
-from sparseopt.optim.measured import POWERS, measured_by_neuron
+from sparseopt.optim.measured import POWERS, in_full_precision, measured_by_neuron
 from sparseopt.topology import Topology
 from sparseopt.topology.storage import Packed, Storage
 
@@ -24,7 +24,7 @@ def fixed_factors(topology: Topology, correction: Correction) -> dict[str, Tenso
 
 def factors_now(topology: Topology, correction: Correction) -> dict[str, Tensor]:
     """The factors at this moment, {name: one a neuron}, on their parameter's device."""
-    return _in_full_precision(correction_factors(topology, correction), topology)
+    return _as_parameters(topology, correction_factors(topology, correction))
 
 
 def sparse_parameters(
@@ -55,7 +55,7 @@ def _apart(topology: Topology, correction: Correction) -> tuple[dict[str, Tensor
     """D, and 1 / sqrt(1 - s_avg)."""
     corrected = topology.normed if correction == "auto" else topology.layers
     mode = "layer" if correction == "auto" else correction
-    early = _in_full_precision(skew_factors(topology, "unnormalized"), topology)
+    early = _as_parameters(topology, skew_factors(topology, "unnormalized"))
     late = {name: x.rsqrt() for name, x in average_density(topology, mode).items()}  # pyright: ignore[reportArgumentType]
     return {name: early[name] for name in corrected}, {name: late[name] for name in corrected}
 
@@ -71,11 +71,5 @@ def _power(correction: Correction) -> int | None:
     return POWERS.get(correction) if isinstance(correction, str) else None
 
 
-def _in_full_precision(factors: Mapping[str, Tensor], topology: Topology) -> dict[str, Tensor]:
-    """The factors on their parameter's device; in single precision also where the weights are in half."""
-    double = (torch.float64, torch.complex128)
-    return {
-        name: factor.to(parameter.device, torch.float64 if parameter.dtype in double else torch.float32)
-        for name, factor in factors.items()
-        for parameter in [topology.parameters[name]]
-    }
+def _as_parameters(topology: Topology, factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: in_full_precision(each, topology.parameters[name]) for name, each in factors.items()}

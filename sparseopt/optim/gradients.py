@@ -14,13 +14,15 @@ All of it is elementwise on the device, on each rank's part of the tensors; noth
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from sparseopt.topology.sharding import local, whole
 from sparseopt.topology.storage import Dense, Packed, Storage, hold, multiply
+
+Gradient = TypeVar("Gradient")
 
 
 class SparseParameter(NamedTuple):
@@ -42,9 +44,7 @@ class SparseParameter(NamedTuple):
         """The norm of the dense gradient of a packed layer, corrected; None where the gradient itself is the dense one."""
         if isinstance(self.storage, Dense) or self.grad is None:
             return None
-        dense = self.storage.gradient()
-        if dense is None:
-            raise RuntimeError(missing_gradient(self.storage.layer.name, "clip='paper'"))
+        dense = must_be_there(self.storage.gradient(), self.storage.layer.name, "clip='paper'")
         scale = _scale_since(self.storage, self.grad, dense)
         by_neuron = self.early_by_neuron if self.measured is None else self.measured()
         if by_neuron is not None:
@@ -68,11 +68,14 @@ def _scale_since(storage: Packed, grad: Tensor, dense: Tensor) -> Tensor:
     return torch.where(ratio.isfinite(), ratio, torch.ones_like(ratio))
 
 
-def missing_gradient(name: str, reader: str) -> str:
-    return (
-        f"{reader} reads the gradient of inactive weights at this step, and no backward pass has left that of {name!r}: "
-        "it must come after the step before, or after the optimizer's state was loaded, and go through the model"
-    )
+def must_be_there(gradient: Gradient | None, name: str, reader: str) -> Gradient:
+    """The dense gradient of a layer, or that by rows. Raises RuntimeError if it is None."""
+    if gradient is None:
+        raise RuntimeError(
+            f"{reader} reads the gradient of inactive weights at this step, and no backward pass has left that of {name!r}: "
+            "it must come after the step before, or after the optimizer's state was loaded, and go through the model"
+        )
+    return gradient
 
 
 @torch.no_grad()

@@ -55,8 +55,13 @@ def squared_norms(storage: Storage) -> Tensor:
 
 def measured_by_neuron(storage: Storage, power: int) -> Tensor:
     """The factor of each neuron of a layer at the present weights, in single precision at least."""
-    factors = norm_factors(squared_norms(storage), power)
-    return factors if storage.parameter.dtype in (torch.float64, torch.complex128) else factors.float()
+    return in_full_precision(norm_factors(squared_norms(storage), power), storage.parameter)
+
+
+def in_full_precision(factors: Tensor, parameter: Tensor) -> Tensor:
+    """On the parameter's device; in single precision also where the weights are in half."""
+    double = parameter.dtype in (torch.float64, torch.complex128)
+    return factors.to(parameter.device, torch.float64 if double else torch.float32)
 
 
 def measured_factors(topology: Topology, mode: MeasuredMode) -> dict[str, Tensor]:

@@ -160,7 +160,7 @@ class SparseOpt(OptimizerWrapper):
     @_disable_dynamo  # the compiler loses what step changes in an optimizer's attributes; a compiled base stays compiled
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """One step: of the connections where the method is due, of the weights otherwise. Returns the closure's loss."""
-        if self._version != self.topology.version or self._has_moved():
+        if self.topology.follow_parameters() or self._version != self.topology.version:
             self._settle()
         self.steps += 1
         due = self.method.due(self.steps) or self._waits_for(self.steps)
@@ -220,12 +220,10 @@ class SparseOpt(OptimizerWrapper):
             self._asleep.wake(self.topology)
         if isinstance(self.method, WeightMethod):
             self._adjust(self.method)
-        self.grad_norm = PREPARE[self.clip](self._sparse, self._all_parameters(), self.max_grad_norm)
+        everything = (parameter for group in self.param_groups for parameter in group["params"])
+        self.grad_norm = PREPARE[self.clip](self._sparse, everything, self.max_grad_norm)
         if self.correct_decay:
-            decayed = ((each.storage.parameter, each.all_factors()) for each in self._sparse)
-            correct_decay(
-                self.base, ((weight, factors) for weight, factors in decayed if factors is not None)
-            )
+            correct_decay(self.base, self._sparse)
 
     @torch.no_grad()
     def _adjust(self, method: WeightMethod) -> None:
@@ -289,7 +287,6 @@ class SparseOpt(OptimizerWrapper):
     def _settle(self) -> None:
         """Derive from the masks in force what the steps need: factors, and masks as bytes."""
         topology = self.topology
-        topology.follow_parameters()
         self._factors = fixed_factors(topology, self.correction)
         self._sparse = sparse_parameters(
             topology, self.correction, self.clip, self._factors, self._asleep.awake
@@ -301,25 +298,16 @@ class SparseOpt(OptimizerWrapper):
         """Mask of the weights that learn, on this rank: the active ones, unless the method trains others as well."""
         return self._asleep.awake.get(name, local(self.topology.masks[name]))
 
-    def _has_moved(self) -> bool:
-        """Has the model gone to another device since?"""
-        return any(each.storage.device() != each.storage.parameter.device for each in self._sparse)
-
     def _tell_what_is_wanted(self) -> None:
-        self.topology.dense_grads.wanted = self._dense_grad_needed()
-
-    def _dense_grad_needed(self) -> bool:
         """Must the next backward pass deliver the gradient of inactive weights, too?"""
         by_norm = self.clip == "paper" and self.max_grad_norm is not None
         step = self.steps + 1
-        return by_norm or self._waits_for(step) or self.method.needs_dense_grad(step)
+        wanted = by_norm or self._waits_for(step) or self.method.needs_dense_grad(step)
+        self.topology.dense_grads.wanted = wanted
 
     def _waits_for(self, step: int) -> bool:
         """Is an update waiting that this step may still make up for? With the end of the schedule it is dropped."""
         return self._waiting and self.method.drop_fraction_at(step) > 0
-
-    def _all_parameters(self) -> Iterator[nn.Parameter]:
-        return (parameter for group in self.param_groups for parameter in group["params"])
 
     def _entries_of(self, parameter: nn.Parameter) -> Iterator[Tensor]:
         """The weights themselves, and all state of the base optimizer that has one entry a weight."""

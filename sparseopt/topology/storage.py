@@ -45,10 +45,6 @@ class Dense:
     def active(self) -> int:
         return int(whole(self.mask).sum())
 
-    def weight(self) -> Tensor:
-        """The whole layer's weight, zeros included."""
-        return self.to_dense(self.parameter.detach())
-
     def to_dense(self, tensor: Tensor) -> Tensor:
         """A tensor of the storage's shape in that of the whole layer."""
         return whole(tensor)
@@ -76,9 +72,6 @@ class Dense:
     def apply(self) -> None:
         hold([(self.parameter.detach(), self.part)])
 
-    def count(self, new: Tensor) -> Tensor:
-        return new.sum()
-
     @torch.no_grad()
     def replace(self, new: Tensor, tensors: Iterable[Tensor] = (), *, start: bool = False) -> None:
         """Put a mask in force. Entries that were dropped or grown are zero afterwards in these tensors of the layer.
@@ -101,14 +94,13 @@ class Dense:
         if not torch.equal(before, local(self.mask)):
             self.apply()
 
-    def device(self) -> torch.device:
-        return self.mask.device
-
-    def follow(self) -> None:
-        """Move to the device the parameter is on now."""
-        if self.mask.device != self.parameter.device:
+    def follow(self) -> bool:
+        """Move to the device the parameter is on now. Was that another one?"""
+        moved = self.ever.device != self.parameter.device
+        if moved:
             self._put(self.mask.to(self.parameter.device))
             self.ever = self.ever.to(self.parameter.device)
+        return moved
 
 
 class Packed:
@@ -133,9 +125,6 @@ class Packed:
 
     def active(self) -> int:
         return self.index.numel()
-
-    def weight(self) -> Tensor:
-        return self.to_dense(self.parameter.detach())
 
     def to_dense(self, row: Tensor) -> Tensor:
         return to_dense(row, self.index, self.scatter.shape)
@@ -177,18 +166,16 @@ class Packed:
         """Forget what was loaded and lies outside the mask."""
         self.scatter.beyond = None
 
-    def count(self, new: Tensor) -> Tensor:
-        return new.sum() if new.dtype == torch.bool else torch.tensor(new.numel(), device=new.device)
-
     @torch.no_grad()
     def replace(self, new: Tensor, tensors: Iterable[Tensor] = (), *, start: bool = False) -> None:
         new = self._as_index(new)
         slot = torch.searchsorted(new, self.index, out_int32=new.dtype == torch.int32)
         slot.clamp_(max=max(new.numel() - 1, 0))
         stays = new[slot] == self.index
-        to = slot[stays]
+        to = slot[stays]  # their new places; all other entries become zero
         for tensor in list(tensors) or [self.parameter.detach()]:
-            _move(tensor, stays, to)
+            kept = tensor.view(-1)[stays]
+            tensor.zero_().view(-1)[to] = kept
         self.index.copy_(new)
         self.ever = self.bits() if start else self.ever | self.bits()
         self.apply()
@@ -202,13 +189,12 @@ class Packed:
         self.ever = pack(ever).to(self.index.device)
         self.scatter.put(self._as_index(mask), self.parameter)
 
-    def device(self) -> torch.device:
-        return self.ever.device
-
-    def follow(self) -> None:
-        if self.index.device != self.parameter.device:  # the model was moved by other means than its own `to`
+    def follow(self) -> bool:
+        moved = self.ever.device != self.parameter.device
+        if moved:  # and so has the index, if it was by the model's own `to`
             self.scatter.index = self.index.to(self.parameter.device)
-        self.ever = self.ever.to(self.parameter.device)
+            self.ever = self.ever.to(self.parameter.device)
+        return moved
 
     def _as_index(self, new: Tensor) -> Tensor:
         return (as_index(new) if new.dtype == torch.bool else new).to(self.index)
@@ -236,12 +222,6 @@ def multiply(tensors: list[Tensor], by: list[Tensor]) -> None:
     """Multiply each tensor, in place, by the one that belongs to it."""
     if tensors:
         torch._foreach_mul_(tensors, by)  # pyright: ignore[reportPrivateImportUsage] # as torch's optimizers do
-
-
-def _move(tensor: Tensor, stays: Tensor, to: Tensor) -> None:
-    """Let the entries that stay go to their new slots; all others are zero."""
-    kept = tensor.view(-1)[stays]
-    tensor.zero_().view(-1)[to] = kept
 
 
 Storage = Dense | Packed

@@ -110,11 +110,13 @@ class Topology:
 
     def itop_rate(self) -> float:
         """Share of the sparsifiable weights that were active at some time (in-time over-parameterisation)."""
-        return sum(int(self._ever_active(name).sum()) for name in self.layers) / self.size()
+        ever = (unpack(self.storage[name].ever_bits(), layer.shape) for name, layer in self.layers.items())
+        return sum(int(mask.sum()) for mask in ever) / self.size()
 
     def weight(self, name: str) -> Tensor:
         """The whole dense weight of a layer, zeros included, whatever its storage."""
-        return self.storage[self._known(name)].weight()
+        storage = self.storage[self._known(name)]
+        return storage.to_dense(storage.parameter.detach())
 
     def summary(self) -> str:
         """A table a person can read: one row a layer, then the network."""
@@ -146,7 +148,10 @@ class Topology:
         if not masks:
             return
         wanted = {name: self._active[name] if counts is None else counts[name] for name in masks}
-        found = torch.stack([self.storage[name].count(mask).cpu() for name, mask in masks.items()]).tolist()
+        by_mask = (
+            new.sum() if new.dtype == torch.bool else torch.tensor(new.numel()) for new in masks.values()
+        )
+        found = torch.stack([count.cpu() for count in by_mask]).tolist()
         for name, count in zip(masks, found, strict=True):
             if count != wanted[name]:
                 raise ValueError(
@@ -163,10 +168,10 @@ class Topology:
             give_back()
         self.version += 1
 
-    def follow_parameters(self) -> None:
-        """Move masks and union to the devices the parameters are on now."""
-        for each in self.storage.values():
-            each.follow()
+    def follow_parameters(self) -> bool:
+        """Move masks and union to the devices the parameters are on now. Was any of these another one?"""
+        moved = [each.follow() for each in self.storage.values()]
+        return any(moved)
 
     def state_dict(self) -> dict[str, Any]:
         """Masks and ITOP union, bit-packed, and the seed: tensors and plain values only."""
@@ -270,10 +275,6 @@ class Topology:
             f"Topology({layers}, {self.active():,} of {self.size():,} weights active, "
             f"sparsity {self.sparsity():.4f})"
         )
-
-    def _ever_active(self, name: str) -> Tensor:
-        """Mask of all weights of a layer that were active at some time."""
-        return unpack(self.storage[name].ever_bits(), self.layers[name].shape)
 
     def _layer(self, name: str) -> Layer:
         return self.layers[self._known(name)]

@@ -1,4 +1,4 @@
-"""The first masks: at random, by the magnitude of the weights a model has, or n of every m.
+"""First masks that the weights of a model decide: its zeros, its largest weights, or n of every m.
 
 Random masks suit a network that has learned nothing. Of a trained one the largest weights are kept: in each layer as many as
 the distribution gives it (`"magnitude"`), or the largest of the whole network (`"magnitude-global"`).
@@ -12,23 +12,11 @@ from torch import Tensor
 from sparseopt.topology.densities import Distribution, active_counts, check_sparsity
 from sparseopt.topology.layers import Layer
 from sparseopt.topology.nm import nm_mask, parse_nm
-from sparseopt.topology.randomness import generator
 from sparseopt.topology.selection import globally_largest, take_highest
-from sparseopt.topology.start.masks import random_mask
 
 NAMES = (
     "None, 'nonzero', 'magnitude', 'magnitude-global', 'n:m' such as '2:4', or a mapping {name: bool tensor}"
 )
-
-
-def random_masks(
-    layers: Mapping[str, Layer], sparsity: float | None, distribution: Distribution, seed: int
-) -> dict[str, Tensor]:
-    counts = active_counts(_shapes(layers), sparsity, distribution)
-    return {
-        name: random_mask(layer, counts[name], generator(seed, "mask", name))
-        for name, layer in layers.items()
-    }
 
 
 def masks_by_weights(
@@ -42,7 +30,8 @@ def masks_by_weights(
     if kind == "nonzero":
         return {name: weight != 0 for name, weight in weights.items()}
     if kind == "magnitude":
-        counts = active_counts(_shapes(layers), sparsity, distribution)
+        shapes = {name: layer.shape for name, layer in layers.items()}
+        counts = active_counts(shapes, sparsity, distribution)
         return {name: largest(weight, counts[name]) for name, weight in weights.items()}
     if kind == "magnitude-global":
         if sparsity is None:
@@ -61,7 +50,3 @@ def masks_by_weights(
 def largest(weight: Tensor, count: int) -> Tensor:
     """Mask of so many weights of largest magnitude."""
     return take_highest(weight.abs(), torch.ones_like(weight, dtype=torch.bool), count)
-
-
-def _shapes(layers: Mapping[str, Layer]) -> dict[str, tuple[int, ...]]:
-    return {name: layer.shape for name, layer in layers.items()}

@@ -6,7 +6,7 @@ skew correction is the identity. `bimodal:R` gives one half of the neurons R tim
 density unchanged: strong, known heterogeneity, for experiments on the skew.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -101,5 +101,16 @@ def fan_in_masks(
     """Masks for the model's layers with the given pattern of fan-in, to hand to `sparsify(model, sparsity, masks=...)`."""
     make = mask_maker(pattern)
     layers = {name: layer for name, (layer, _) in find_layers(model, include, exclude).items()}
+    return random_masks(layers, sparsity, distribution, seed, make)
+
+
+def random_masks(
+    layers: Mapping[str, Layer],
+    sparsity: float | None,
+    distribution: Distribution,
+    seed: int,
+    make: MaskMaker = random_mask,
+) -> dict[str, Tensor]:
+    """A mask for each layer, with as many active weights as the distribution gives it."""
     counts = active_counts({name: layer.shape for name, layer in layers.items()}, sparsity, distribution)
     return {name: make(layer, counts[name], generator(seed, "mask", name)) for name, layer in layers.items()}

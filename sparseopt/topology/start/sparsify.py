@@ -16,7 +16,8 @@ from sparseopt.topology.layers import Layer
 from sparseopt.topology.randomness import generator
 from sparseopt.topology.sharding import local, part_like, whole
 from sparseopt.topology.start.find import DEPTHWISE, FROZEN, VECTOR, Patterns, sort_layers
-from sparseopt.topology.start.first_masks import NAMES, masks_by_weights, random_masks
+from sparseopt.topology.start.first_masks import NAMES, masks_by_weights
+from sparseopt.topology.start.masks import random_masks
 from sparseopt.topology.start.normed import batch_normed
 from sparseopt.topology.start.packing import check_packable, pack_layer, refuse_packed
 from sparseopt.topology.storage import Dense

@@ -59,8 +59,6 @@ class ACDC(Method):
             raise ValueError(f"warmup must be in [0, until={self.until}], got {self.warmup}")
         if not 0 < self.phase <= 1:
             raise ValueError(f"phase is a share of total_steps and must be in (0, 1], got {self.phase}")
-        if self.scope not in ("layer", "global"):
-            raise ValueError(f"scope must be 'layer' or 'global', got {self.scope!r}")
 
     @cached_property
     def switches(self) -> tuple[int, ...]:

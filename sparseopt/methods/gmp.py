@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 
 from sparseopt.methods.method import Method
 from sparseopt.methods.view import Count, Memory, Views
-from sparseopt.topology.densities import DISTRIBUTIONS, active_counts, check_sparsity
+from sparseopt.topology.densities import active_counts, check_sparsity
 from sparseopt.topology.selection import globally_largest
 
 
@@ -62,12 +62,6 @@ class GMP(Method):
             raise ValueError(f"start must be in [0, sparsity={self.sparsity}], got {self.start}")
         if not 0 <= self.begin <= 1:
             raise ValueError(f"begin is a share of total_steps and must be in [0, 1], got {self.begin}")
-        if self.scope not in ("layer", "global"):
-            raise ValueError(f"scope must be 'layer' or 'global', got {self.scope!r}")
-        if self.distribution not in DISTRIBUTIONS:
-            raise ValueError(
-                f"distribution must be one of {', '.join(DISTRIBUTIONS)}, got {self.distribution!r}"
-            )
 
     @property
     def first(self) -> int:

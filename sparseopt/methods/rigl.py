@@ -31,11 +31,6 @@ class RigL(SET):
     uses_gradient: ClassVar[bool] = True
     by_parts: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.grow_from not in ("original", "corrected"):
-            raise ValueError(f"grow_from must be 'original' or 'corrected', got {self.grow_from!r}")
-
     def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
         assert grad is not None
         return grad.abs()

@@ -5,8 +5,8 @@ the same fraction at every update, to the end: `drop_decay="constant", until=1.0
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_origin
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,10 @@ class UpdateSchedule:
             raise ValueError(f"drop_fraction must be in [0, 1], got {self.drop_fraction}")
         if not 0 <= self.until <= 1:
             raise ValueError(f"until is a share of total_steps and must be in [0, 1], got {self.until}")
-        if self.drop_decay not in ("cosine", "constant"):
-            raise ValueError(f"drop_decay must be 'cosine' or 'constant', got {self.drop_decay!r}")
+        for field in fields(self):  # those of the methods that derive from this, too
+            choices, value = get_args(field.type), getattr(self, field.name)
+            if get_origin(field.type) is Literal and value not in choices:
+                raise ValueError(f"{field.name} must be {' or '.join(map(repr, choices))}, got {value!r}")
 
     @property
     def end(self) -> float:

@@ -64,8 +64,6 @@ class TopKAST(TopMethod):
             )
         if not self.penalty >= 0:
             raise ValueError(f"penalty must not be negative, got {self.penalty}")
-        if self.penalty_norm not in (1, 2):
-            raise ValueError(f"penalty_norm must be 1 or 2, got {self.penalty_norm!r}")
 
     def cost_at(self, step: int, sparse: float) -> float:
         backward = min(1.0, sparse * (1 - self.backward_sparsity) / (1 - self.sparsity))

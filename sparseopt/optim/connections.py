@@ -11,6 +11,7 @@ from sparseopt.methods import Method
 from sparseopt.methods.parts import in_parts, next_index
 from sparseopt.methods.view import Count, LayerView, Memory
 from sparseopt.optim.gradients import must_be_there
+from sparseopt.optim.norms import keep_slices
 from sparseopt.topology import Topology, generator
 from sparseopt.topology.dense_grads import is_finite, row_blocks
 from sparseopt.topology.layers import Layer
@@ -118,7 +119,10 @@ def _next_index(
 def _choose(method: Method, view: LayerView, count: Count) -> Tensor:
     if count.active == view.mask.numel():
         return torch.ones_like(view.mask)
-    return method.choose(view, count)
+    new = method.choose(view, count)
+    if view.layer is None or view.layer.norm_dim is None:
+        return new
+    return keep_slices(new, view.mask, view.weight, view.layer)
 
 
 def view_of(

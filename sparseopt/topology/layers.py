@@ -21,12 +21,14 @@ class Layer:
         shape: shape of the weight.
         transposed: are the neurons in the second dimension, as in a transposed convolution?
         groups: groups of a convolution.
+        norm_dim: dimension whose slices weight_norm divides by their norms, -1 if all by one; None without weight_norm.
     """
 
     name: str
     shape: tuple[int, ...]
     transposed: bool = False
     groups: int = 1
+    norm_dim: int | None = None
 
     @property
     def size(self) -> int:
@@ -56,6 +58,19 @@ class Layer:
             return matrix.reshape(self.shape)
         per_group = matrix.reshape(self.groups, self.shape[1], self.shape[0] // self.groups, -1)
         return per_group.transpose(1, 2).reshape(self.shape)
+
+    def slices(self, tensor: Tensor) -> Tensor:
+        """A tensor of this layer's shape as a matrix of one row for each norm that weight_norm takes."""
+        if self.norm_dim is None or self.norm_dim < 0:
+            return tensor.reshape(1, -1)
+        return tensor.movedim(self.norm_dim, 0).flatten(1)
+
+    def from_slices(self, matrix: Tensor) -> Tensor:
+        """The inverse of `slices`."""
+        if self.norm_dim is None or self.norm_dim < 0:
+            return matrix.reshape(self.shape)
+        rest = [size for dim, size in enumerate(self.shape) if dim != self.norm_dim]
+        return matrix.reshape(self.shape[self.norm_dim], *rest).movedim(0, self.norm_dim)
 
     def neuron_of(self, index: Tensor) -> Tensor:
         """The neuron that each of these flat positions of the weight leads to."""

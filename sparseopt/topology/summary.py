@@ -53,7 +53,9 @@ def _whole_model(topology: Topology) -> list[str]:
     active, size = topology.active() + dense, topology.size() + dense
     lines.append(f"whole model: {active:,} of {size:,} parameters active, sparsity {1 - active / size:.4f}")
     if topology.dead_neurons():
-        lines.append(f"{topology.dead_neurons()} neurons have no input: nothing reaches them until one grows")
+        dead = topology.dead_neurons()
+        have, them = ("neuron has", "it") if dead == 1 else ("neurons have", "them")
+        lines.append(f"{dead} {have} no input: nothing reaches {them} until one grows")
     return lines
 
 

@@ -447,10 +447,6 @@ def test_layers_that_do_not_divide_stay_dense_under_nm() -> None:
         (lambda: so.GMP(total_steps=9, scope="all"), "scope must be 'layer' or 'global', got 'all'"),  # pyright: ignore
         (lambda: so.ACDC(total_steps=9, distribution="eer"), "distribution must be .* got 'eer'"),  # pyright: ignore
         (lambda: so.TopKAST(total_steps=9, penalty_norm=3), "penalty_norm must be 1 or 2, got 3"),  # pyright: ignore
-        (
-            lambda: so.SRigL(total_steps=9, grow_from="o"),
-            "grow_from must be 'original' or 'corrected', got 'o'",
-        ),  # pyright: ignore
         (lambda: so.SET(total_steps=9, drop_decay="cos"), "drop_decay must be .* got 'cos'"),  # pyright: ignore
         (lambda: so.MEST(total_steps=9, lam=-1), "lam must not be negative, got -1"),
         (lambda: so.SNFS(total_steps=9, momentum=1), r"momentum must be in \[0, 1\), got 1"),

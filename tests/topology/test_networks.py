@@ -132,6 +132,49 @@ def test_a_parametrised_weight_is_sparse_in_what_the_layer_computes(norm: Any) -
     assert int((model[0].weight != 0).sum()) >= 20
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, nn.utils.weight_norm])
+@pytest.mark.parametrize("dim", [0, 1, None])
+@pytest.mark.parametrize(
+    "method",
+    [
+        so.SET(total_steps=60, every=1, drop_fraction=1.0, until=1.0),
+        so.RigL(total_steps=60, every=2, drop_fraction=0.9),
+        so.GMP(total_steps=60, every=5, sparsity=0.8),
+        so.ACDC(total_steps=60, sparsity=0.8),
+    ],
+    ids=repr,
+)
+def test_weight_norm_always_has_something_to_divide_by(norm: Any, dim: int | None, method: so.Method) -> None:
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
+    norm(model[0], dim=dim)
+    start = method.starts_at()
+    topology = so.sparsify(model, 0.5 if start is None else start, distribution="uniform", seed=3)
+    counts = {name: topology.active(name) for name in topology.masks}
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), topology, method)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(torch.randn(8, 12)).pow(2).mean().backward()
+        optimizer.step()
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
+    if start is None:
+        assert {name: topology.active(name) for name in topology.masks} == counts
+    else:
+        assert topology.sparsity() == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, nn.utils.weight_norm])
+def test_weight_norm_of_a_neuron_without_inputs_is_refused(norm: Any) -> None:
+    model: Any = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 3))
+    norm(model[0])
+    with pytest.raises(ValueError, match=r"'0\..*weight_norm.*fan_in_masks\(model, sparsity, 'constant'\)"):
+        so.sparsify(model, 0.95, distribution="uniform")
+    masks = so.topology.fan_in_masks(model, 0.8, "constant")
+    assert "a sparse weight is computed from it" in so.sparsify(model, masks=masks).summary()
+
+
 def test_a_parametrisation_that_fills_zeros_is_refused() -> None:
     model: Any = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
     parametrizations.orthogonal(model[0])

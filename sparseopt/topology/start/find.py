@@ -19,6 +19,7 @@ EMBEDDING = "embedding, or tied to one"
 EXCLUDED = "excluded"
 NOT_INCLUDED = "not included"
 VECTOR = "one axis: biases, norms"
+PARAMETRIZED = "with others, a sparse weight is computed from it"
 UNKNOWN = "no known layer: so.register_layer makes its type known"
 
 
@@ -74,20 +75,27 @@ def sort_layers(
 def _left_dense(model: nn.Module, chosen: Found, why: Mapping[str, str]) -> Iterator[LeftDense]:
     sparse = {id(parameter) for _, parameter in chosen.values()}
     embeddings = {id(weight) for weight in _embeddings(model)}
+    beside = {
+        id(parameter)
+        for name in chosen
+        for parameter in model.get_submodule(name.rpartition(".")[0]).parameters(recurse=False)
+        if "parametrizations." in name or name.endswith("_v")
+    }
     for name, parameter in model.named_parameters():
         if id(parameter) in sparse or isinstance(parameter, nn.UninitializedParameter):
             continue
         reason = why.get(name) or (EMBEDDING if id(parameter) in embeddings else None)
-        reason = reason or (VECTOR if parameter.dim() < 2 else UNKNOWN)
+        reason = reason or (VECTOR if parameter.dim() < 2 else None)
+        reason = reason or (PARAMETRIZED if id(parameter) in beside else UNKNOWN)
         yield LeftDense(name, parameter.numel(), reason)
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Layer, nn.Parameter, bool]]:
     for prefix, module in model.named_modules():
-        for leaf, parameter, transposed, groups, depthwise in weights_of(module):
+        for leaf, parameter, transposed, groups, depthwise, norm_dim in weights_of(module):
             name = f"{prefix}.{leaf}" if prefix else leaf
             shape = () if isinstance(parameter, nn.UninitializedParameter) else tuple(parameter.shape)
-            yield name, Layer(name, shape, transposed, groups), parameter, depthwise
+            yield name, Layer(name, shape, transposed, groups, norm_dim), parameter, depthwise
 
 
 def _refuse_pruned(model: nn.Module, exclude: Patterns) -> None:

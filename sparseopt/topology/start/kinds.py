@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import _WeightNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHTED = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
@@ -28,6 +30,7 @@ class Weight(NamedTuple):
     transposed: bool = False
     groups: int = 1
     depthwise: bool = False
+    norm_dim: int | None = None
 
 
 def register_layer(kind: type[nn.Module], leaf: str = "weight", neurons_dim: int = 0) -> None:
@@ -66,7 +69,9 @@ def weights_of(module: nn.Module) -> Iterator[Weight]:
             continue
         groups = int(getattr(module, "groups", 1)) if isinstance(module, WEIGHTED) else 1
         depthwise = groups > 1 and groups == getattr(module, "in_channels", None)
-        yield Weight(name, parameter, transposed, groups if transposed else 1, depthwise)
+        yield Weight(
+            name, parameter, transposed, groups if transposed else 1, depthwise, _norm_dim(module, leaf)
+        )
 
 
 def pruned_leaves(module: nn.Module) -> list[str]:
@@ -104,6 +109,18 @@ def _parameter(module: nn.Module, leaf: str) -> tuple[str, nn.Parameter | None]:
     if leaf not in module._parameters and direction is not None:
         return f"{leaf}_v", direction
     return leaf, module._parameters.get(leaf)
+
+
+def _norm_dim(module: nn.Module, leaf: str) -> int | None:
+    """The dimension whose slices weight_norm, new or old, divides by their norms; -1: all by one; None: there is none."""
+    computing = module.parametrizations[leaf] if leaf in _parametrized(module) else ()  # pyright: ignore
+    new = [each for each in computing if type(each) is _WeightNorm]  # pyright: ignore
+    old = [
+        each
+        for each in module._forward_pre_hooks.values()
+        if isinstance(each, WeightNorm) and each.name == leaf
+    ]
+    return next((each.dim for each in (*new, *old)), None)
 
 
 def _parametrized(module: nn.Module) -> list[str]:

@@ -96,6 +96,7 @@ def sparsify(
         _check_given(chosen, sparsity)
     if storage == "packed":
         check_packable(model, parameters)
+    _check_norms(layers, parameters, chosen)
     _check_kept_zeros(model, parameters, chosen)
     normed = batch_normed(model, layers)
     if init == "sparse":
@@ -135,6 +136,25 @@ def _tell(topology: Topology) -> None:
             "fan_in_masks(model, sparsity, 'constant') gives them some",
             *(dead, sum(layer.neurons for layer in topology.layers.values())),
         )
+
+
+def _check_norms(
+    layers: Mapping[str, Layer], parameters: Mapping[str, nn.Parameter], masks: Mapping[str, Tensor]
+) -> None:
+    """Refuse masks that leave weight_norm nothing to take a norm of."""
+    for name, layer in layers.items():
+        if layer.norm_dim is None:
+            continue
+        weight = whole(parameters[name].detach())
+        empty = int(
+            (layer.slices(weight.masked_fill(~masks[name].to(weight.device), 0)).abs().amax(1) == 0).sum()
+        )
+        if empty:
+            raise ValueError(
+                f"{name!r} is under weight_norm, and {empty} of the slices that it divides by their norms would have no active "
+                "weight: a lower sparsity or masks=fan_in_masks(model, sparsity, 'constant') leaves them some, "
+                f"exclude={name!r} leaves the weight dense"
+            )
 
 
 @torch.no_grad()

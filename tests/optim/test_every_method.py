@@ -105,3 +105,26 @@ def test_a_topology_of_another_sparsity_is_refused(method: str) -> None:
 def test_costs_are_shares_of_a_dense_step(method: str) -> None:
     costs = [METHODS[method].cost_at(step, 0.2) for step in range(1, STEPS + 1)]
     assert all(0.2 - 1e-12 <= cost <= 1 for cost in costs)
+
+
+def test_every_method_is_among_them() -> None:
+    public = {each for name in so.methods.__all__ if isinstance(each := getattr(so.methods, name), type)}
+    bases = {so.Method, WeightMethod}
+    concrete = {each for each in public if issubclass(each, so.Method)} - bases
+    assert concrete == {type(method) for method in METHODS.values()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_packed_storage_holds_it_or_says_why_not(method: str, train: Train) -> None:
+    model, start = network(), METHODS[method].starts_at()
+    topology = so.sparsify(model, 0.7 if start is None else start, storage="packed", seed=2)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    if method not in ("static", "set", "rigl", "gse", "mest"):
+        name = type(METHODS[method]).__name__
+        with pytest.raises(ValueError, match=rf"{name} .*packed.*storage='dense'"):
+            so.SparseOpt(sgd, topology, METHODS[method])
+        return
+    before = {name: topology.active(name) for name in topology.layers}
+    optimizer = so.SparseOpt(sgd, topology, METHODS[method])
+    train(model, optimizer, STEPS)
+    assert {name: topology.active(name) for name in topology.layers} == before

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -235,6 +236,31 @@ def test_a_second_process_is_refused(small: Small, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"process {os.getpid()}"):
             train(small(), run.path)
     assert not run.running()
+
+
+def test_a_refused_run_leaves_no_folder(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path / "runs" / "refused")
+    with pytest.raises(UserError, match="batch-size"):
+        train(small(batch_size=100_000), run.path)
+    assert not run.path.exists()
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="wandb"):
+        train(small(), run.path, tracker=["wandb"])
+    assert not run.path.exists()
+    run.path.mkdir()
+    with pytest.raises(UserError, match="batch-size"):
+        train(small(batch_size=100_000), run.path)
+    assert run.path.exists(), "a folder that was there is not ours to remove"
+
+
+def test_a_lock_that_its_owner_removed_locks_nothing(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with run.locked():
+        (run.path / "lock").unlink()
+        with run.locked():
+            assert run.running()
 
 
 def test_signals_are_left_alone_outside_the_main_thread(small: Small, tmp_path: Path) -> None:

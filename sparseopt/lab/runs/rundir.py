@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -52,25 +53,48 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only process that writes here; refuse if another one is. The system frees the lock of a dead one."""
-        with reporting_write_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = self._lock_file.open("a+b", buffering=0)
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.seek(0)
-                raise InUse(
-                    f"{self.path} is in use by process {lock.read().decode().strip() or 'unknown'}; wait for it, or "
-                    "choose another --out"
-                ) from None
+        """Be the only process that writes here; refuse if another one is. The system frees the lock of a dead one.
+
+        A folder that is made for this and holds nothing in the end, because the run was refused, is removed again.
+        """
+        new = not self.path.exists()
+        with self._own_lock() as lock:
             with reporting_write_errors(self.path):
                 lock.truncate(0)
                 lock.write(f"{os.getpid()}\n".encode())
                 remove_temporary(self.path)
                 self.checkpoints.remove_leftovers()
-            yield
+            try:
+                yield
+            finally:
+                if new and os.listdir(self.path) == [self._lock_file.name]:
+                    self._lock_file.unlink()
+                    with contextlib.suppress(OSError):  # another process may come in between
+                        self.path.rmdir()
+
+    def _own_lock(self) -> FileIO:
+        """The lock file, made if need be and locked. One that its owner has removed meanwhile locks nothing: try again."""
+        while True:
+            with reporting_write_errors(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+                try:
+                    lock = self._lock_file.open("a+b", buffering=0)
+                except FileNotFoundError:
+                    continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(lock.fileno()), self._lock_file.stat()):
+                    return lock
+            except FileNotFoundError:
+                pass
+            except BlockingIOError:
+                lock.seek(0)
+                owner = lock.read().decode().strip() or "unknown"
+                lock.close()
+                raise InUse(
+                    f"{self.path} is in use by process {owner}; wait for it, or choose another --out"
+                ) from None
+            lock.close()
 
     def running(self) -> bool:
         """Is a process training here now?"""

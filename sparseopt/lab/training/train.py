@@ -85,6 +85,8 @@ def train(
         result = ranks.first_does(lambda: _claim(run, config, held))
         if result is not None:
             return Summary(config, _all_rows(run, config), result, None)
+        if ranks.first:
+            observers = [*trackers(tracker, run), *observers]
         experiment = build(
             config,
             device=device,
@@ -96,8 +98,6 @@ def train(
         )
         if ranks.first:
             _record(run, experiment, accelerate)
-        if ranks.first:
-            observers = [*trackers(tracker, run), *observers]
         return _train_in(run, experiment, observers, checkpoint_seconds)
 
 

@@ -18,7 +18,7 @@ COMMANDS = {
     "demo": "the story in four acts, on data that needs no download",
     "bench": "what sparse kernels gain on this machine, in a minute",
     "analyse": "one of the paper's analyses: a figure and its numbers",
-    "export": "the network of a run as a small safetensors file, or as ONNX",
+    "export": "the network of a run: a small file, ONNX, or a folder for the Hub",
     "completion": "what a shell needs to complete all this",
     "flops": "floating-point operations of a recipe, dense and sparse",
 }

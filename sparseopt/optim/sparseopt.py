@@ -115,7 +115,7 @@ class SparseOpt(OptimizerWrapper):
             )
         if method.drop_fraction > 0 and method.every >= method.end:
             log.warning(
-                "%s never moves a connection: every=%d, but its updates end before step %g",
+                "%s never moves a connection: every=%d, but its updates end before step %g; lower every, or train longer",
                 *(type(method).__name__, method.every, method.end),
             )
         if correction == "auto":

@@ -9,7 +9,10 @@ import functools
 import inspect
 import logging
 import os
+import re
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -70,7 +73,17 @@ class _Printable(logging.Formatter):
 def parse(prog: str, function: Callable[..., int | None], argv: list[str]) -> Callable[[], int | None]:
     """The call that `argv` asks for, ready to be made."""
     hand_over(function)
-    return tyro.cli(_deferred(function), prog=prog, args=argv, config=(tyro.conf.OmitArgPrefixes,))
+    about = _about(inspect.getdoc(function) or "")
+    return tyro.cli(
+        _deferred(function), prog=prog, description=about, args=argv, config=(tyro.conf.OmitArgPrefixes,)
+    )
+
+
+def _about(doc: str) -> str:
+    """What stands above the options, in lines that the terminal does not have to break. They are indented because tyro joins
+    lines that begin with a letter."""
+    text = " ".join(doc.partition("\n\nArgs:")[0].split())
+    return textwrap.fill(text, shutil.get_terminal_size().columns, subsequent_indent="  ")
 
 
 def _deferred(function: Callable[..., int | None]) -> Callable[..., Callable[[], int | None]]:
@@ -85,5 +98,6 @@ def _deferred(function: Callable[..., int | None]) -> Callable[..., Callable[[],
     parameters = [*signature.parameters.values(), option]
     defer.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
     defer.__annotations__ = {**get_type_hints(function, include_extras=True), "debug": Debug}
-    defer.__doc__ = function.__doc__
+    doc = inspect.getdoc(function) or ""
+    defer.__doc__ = re.sub(r"\n {8,}", " ", doc)  # tyro would keep the source's line breaks
     return defer

@@ -47,7 +47,10 @@ def value_of(name: str, text: str, option: str) -> Any:
             return _read(text, kind)
         except ValueError:
             continue
-    raise UserError(f"{option} {name}: {text!r} is not {_in_words(KINDS[name])}")
+    words = [
+        word for kind in options_of(KINDS[name]) if get_origin(kind) is Literal for word in get_args(kind)
+    ]
+    raise UserError(f"{option} {name}: {text!r} is not {_in_words(KINDS[name])}{near(text, words)}")
 
 
 def options_of(kind: Any) -> tuple[Any, ...]:

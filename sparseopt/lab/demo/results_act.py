@@ -126,7 +126,7 @@ def _table(outcomes: TrainingResults) -> Table:
             )
         )
     columns = ("method", "sparsity", "HAM", "test accuracy (%)", "ITOP", "active weights", "bytes", "seconds")
-    return Table(columns, sorted(rows, key=lambda row: (row[0] != "dense", row[0], row[1], row[2])))
+    return Table(columns, sorted(rows, key=lambda row: (row[0] != "dense", row[0], row[1], row[2])), labels=3)
 
 
 def stored_bytes(result: Mapping[str, float], *, sparse: bool) -> float:

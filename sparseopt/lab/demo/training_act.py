@@ -170,4 +170,4 @@ def _table(outcomes: TrainingResults, comparisons: Mapping[tuple[str, str], Comp
                 )
             )
     columns = ("masks", "training", "mean train loss", "against baseline (95%)", "test accuracy (%)")
-    return Table(columns, rows)
+    return Table(columns, rows, labels=2)

@@ -30,6 +30,11 @@ class ReportTable:
     columns: list[str]
     rows: list[list[TableCell]]
 
+    @property
+    def wordy(self) -> list[bool]:
+        """For each column, whether it holds words, which stand flush left, and no numbers."""
+        return [all(cell.number is None for cell in column) for column in zip(*self.rows, strict=True)]
+
 
 @dataclass(frozen=True)
 class Measure:

@@ -182,6 +182,17 @@ def test_no_command_imports_another() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("name", ["runs", "plot", "report"])
+def test_what_reads_runs_does_not_load_what_trains_them(name: str) -> None:
+    loaded, waiting = set[str](), [f"sparseopt.lab.commands.{name}"]
+    while waiting:
+        module = waiting.pop()
+        if module.startswith("sparseopt.lab") and module not in loaded:
+            loaded.add(module)
+            waiting += [*imported(modules()[module]), module.rpartition(".")[0]]
+    assert not {module for module in loaded if place(module) == "lab/training"}
+
+
 def test_no_modules_import_each_other() -> None:
     graph = {
         module: imported(path) - {module} for module, path in modules().items() if path.name != "__init__.py"

@@ -22,7 +22,7 @@ datasets: [{data}]
 
 # {name}
 
-A {model} with {sparsity:.1%} of its sparsifiable weights exactly zero, trained on {data} by sparseopt {version}.
+The network `{model}` with {sparsity:.1%} of its sparsifiable weights exactly zero, trained on {data} by sparseopt {version}.
 
 | | |
 |---|---|

@@ -14,7 +14,6 @@ from sparseopt.optim.correction import Correction, average_density, correction_f
 from sparseopt.optim.gradients import SparseParameter
 from sparseopt.optim.measured import POWERS, in_full_precision, measured_by_neuron
 from sparseopt.topology import Topology
-from sparseopt.topology.storage import Packed, Storage
 
 
 def fixed_factors(topology: Topology, correction: Correction) -> dict[str, Tensor]:
@@ -45,7 +44,7 @@ def sparse_parameters(
             late.get(name),
             None if power is None else partial(measured_by_neuron, storage, power),
             early.get(name),
-            _bytes(awake.get(name), storage),
+            awake[name].view(torch.uint8) if name in awake else storage.part,
         )
         for name, storage in topology.storage.items()
     ]
@@ -58,12 +57,6 @@ def _apart(topology: Topology, correction: Correction) -> tuple[dict[str, Tensor
     early = _as_parameters(topology, skew_factors(topology, "unnormalized"))
     late = {name: x.rsqrt() for name, x in average_density(topology, mode).items()}  # pyright: ignore[reportArgumentType]
     return {name: early[name] for name in corrected}, {name: late[name] for name in corrected}
-
-
-def _bytes(awake: Tensor | None, storage: Storage) -> Tensor | None:
-    if isinstance(storage, Packed):
-        return None
-    return storage.part if awake is None else awake.view(torch.uint8)
 
 
 def _power(correction: Correction) -> int | None:

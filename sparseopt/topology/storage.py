@@ -107,6 +107,7 @@ class Packed:
     """A parameter of shape (1, active), from which `scatter` makes the weight. Every rank has it whole."""
 
     kind = "packed"
+    part = None  # nothing is outside the mask
 
     def __init__(self, layer: Layer, parameter: nn.Parameter, scatter: Scatter) -> None:
         self.layer, self.parameter, self.scatter, self.grads = layer, parameter, scatter, scatter.grads

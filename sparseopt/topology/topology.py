@@ -209,22 +209,18 @@ class Topology:
             raise ValueError(f"topology state has format {found!r}; this version reads {FORMAT}")
         saved = state.get("layers", {})
         if set(saved) != set(self.layers):
-            only_saved, only_here = (
-                sorted(set(saved) - set(self.layers)),
-                sorted(set(self.layers) - set(saved)),
-            )
             raise ValueError(
-                f"state of another topology: only in the state {only_saved}, only here {only_here}"
+                f"state of another topology: only in the state {sorted(set(saved) - set(self.layers))}, "
+                f"only here {sorted(set(self.layers) - set(saved))}"
             )
         if not isinstance(state.get("seed"), int) or "init" not in state:
             raise ValueError(f"topology state has seed {state.get('seed')!r} and init {state.get('init')!r}")
-        for name, layer in self.layers.items():
-            counts_may_differ = self.counts_moved or bool(state.get("counts_moved"))
-            self._check_layer(name, layer, saved[name], counts_may_differ)
+        counts_may_differ = self.counts_moved or bool(state.get("counts_moved"))
+        for name in self.layers:
+            self._check_layer(name, saved[name], counts_may_differ)
 
-    def _check_layer(
-        self, name: str, layer: Layer, saved: Mapping[str, Any], counts_may_differ: bool
-    ) -> None:
+    def _check_layer(self, name: str, saved: Mapping[str, Any], counts_may_differ: bool) -> None:
+        layer = self.layers[name]
         shape = tuple(saved.get("shape", ()))
         if shape != layer.shape:
             raise ValueError(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import sparseopt as so
-from sparseopt.kernels.conv import run, taped, tiles
+from sparseopt.kernels.conv import forward, taped, tiles
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.measurements import Measurements
 
@@ -53,7 +53,7 @@ def test_every_tile_gives_the_same_bits(
     size: tuple[int, int], activations: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = [0]
-    monkeypatch.setattr(run, "fastest_tile", lambda operator, count, *_: min(number[0], count - 1))
+    monkeypatch.setattr(forward, "fastest_tile", lambda operator, count, *_: min(number[0], count - 1))
     expected = steps(size, activations)
     most = max(operators().training_tiles(backward=backward) for backward in (False, True))
     assert most >= 2
@@ -64,7 +64,7 @@ def test_every_tile_gives_the_same_bits(
 
 def test_the_first_step_measures_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as fixed:
-        fixed.setattr(run, "fastest_tile", lambda *_: 0)
+        fixed.setattr(forward, "fastest_tile", lambda *_: 0)
         expected = steps((12, 10))
     known = Measurements(tmp_path / "kernels", "layers")
     monkeypatch.setattr(tiles, "measurements", lambda: known)

@@ -1,56 +1,37 @@
-"""One pass of data through a region, and back.
+"""A run of a region: forward, and the way back.
 
-Forward, every convolution makes the rows of the activation it reads, unless an earlier one kept them. Backward, convolutions
-run in reverse, each leaving its share of its input's gradient; the last share to come in finishes the gradient on the way:
-ReLU, the shortcut's share, and the sums that the batch norm below needs.
+Backward, convolutions run in reverse, each leaving its share of its input's gradient; the last share to come in finishes the
+gradient on the way: ReLU, the shortcut's share, and the sums that the batch norm below needs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from sparseopt.kernels.conv.convolution import ConvLists, axes
+from sparseopt.kernels.conv.forward import ForwardPass, shape_of, with_border
 from sparseopt.kernels.conv.numbers import Numbers
-from sparseopt.kernels.conv.plan import RegionPlan
-from sparseopt.kernels.conv.tiles import fastest_tile, tile_key, trial_blocks
+from sparseopt.kernels.conv.tiles import trial_blocks
 from sparseopt.kernels.match.graph import Activation, Conv, Output
-from sparseopt.kernels.native.buffers import Buffers, Shape
-from sparseopt.kernels.native.images import check_sum
+from sparseopt.kernels.native.buffers import Shape
 from sparseopt.kernels.native.memory import doubles, floats
-from sparseopt.kernels.native.norm import Norm
-from sparseopt.kernels.native.packed import KernelWeight, weight_gradients
+from sparseopt.kernels.native.packed import weight_gradients
 from sparseopt.topology.dense_grads import Rows
 
 Entered = tuple[Tensor, bool]  # where a gradient came in, and whether it was added
-ListsOf = Callable[[Conv, int, int, int], ConvLists]
+
+PLAIN = (None, 0, 0, False, None, None)  # neither a shortcut's share, nor a ReLU, nor sums
+NOWHERE = (None, 0, False, *PLAIN)
 
 
-class RegionRun:
-    """Buffers and numbers of one pass: `enter`, `compute` and `leave`; the same back, once: it overwrites what was kept."""
+class RegionRun(ForwardPass):
+    """A pass, and the same back, `enter_back`, `compute_back` and `leave_back`, once: it overwrites what was kept."""
 
-    def __init__(
-        self,
-        plan: RegionPlan,
-        weights: Mapping[Conv, KernelWeight],
-        lists: ListsOf,
-        buffers: Buffers,
-        ops: Any,
-        *,
-        half: bool = False,
-    ) -> None:
-        self.plan, self.weights, self.lists, self.buffers, self.ops = plan, weights, lists, buffers, ops
-        self.samples = 0
-        self.half = half  # activations are kept in half precision
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.again = True  # whether all that is computed is computed by the library
-        self.shapes: dict[Activation, Shape] = {}
-        self.x: dict[Activation, Tensor] = {}
-        self.z: dict[Conv, Tensor] = {}
-        self.norms: dict[Conv, Norm] = {}
-        self.used: dict[Conv, ConvLists] = {}
-        self.values: dict[Conv, Tensor] = {}
         self.g: dict[Activation, Tensor] = {}
         self.g_shapes: dict[Activation, Shape] = {}
         self.sums: dict[Activation, Tensor] = {}
@@ -61,140 +42,6 @@ class RegionRun:
         self._dense: dict[Conv, Rows] = {}  # gradients of all weights, where they are wanted
         self._done: set[Conv] = set()
         self._summed: set[Activation] = set()  # activations whose shortcuts' shares are in
-
-    def enter(self, images: Sequence[Tensor]) -> None:
-        self.samples = images[0].shape[0]
-        for activation, image in zip(self.plan.region.inputs, images, strict=True):
-            if activation not in self.x:
-                self.x[activation] = self.buffers.take(
-                    self._shape(activation, image.shape[2], image.shape[3])
-                )
-            self.ops.pack(image.detach().contiguous(), self.x[activation], self.shapes[activation].border)
-
-    def compute(self) -> None:
-        for conv in self.plan.region.convs:
-            self._convolve(conv)
-        for output in self.plan.region.outputs:
-            self._complete(output.activation)
-
-    def leave(self) -> list[Tensor]:
-        return [self._leave(output.activation, output.pooled) for output in self.plan.region.outputs]
-
-    def _shape(self, activation: Activation, height: int, width: int) -> Shape:
-        blocks = -(-self.samples // self.buffers.lanes)
-        shape = Shape(blocks, height, activation.channels, width, self.plan.border[activation])
-        self.shapes[activation] = shape
-        return shape
-
-    def _image_shape(self, activation: Activation) -> Shape:
-        if activation not in self.shapes:
-            assert activation.main is not None
-            z = self.z[activation.main]
-            self._shape(activation, z.shape[1], z.shape[3])
-        return self.shapes[activation]
-
-    def _kept_shape(self, activation: Activation) -> Shape:
-        """As which an activation is kept. The inputs of the region are read where they are, in single precision."""
-        shape = self.shapes[activation]
-        if not self.half or activation.main is None:
-            return shape
-        return Shape(*_with_border(shape, 0), half=True)
-
-    def _source(self, activation: Activation) -> tuple[Any, ...]:
-        """The parts an activation is made of, as the operators take them."""
-        assert activation.main is not None
-        z, affine = self.z[activation.main], self.norms[activation.main].affine
-        shortcut = activation.shortcut
-        if shortcut is None:
-            return (z, affine, None, 0, None, 1, 0, activation.relu)
-        if isinstance(shortcut.source, Conv):
-            added, norm = self.z[shortcut.source], self.norms[shortcut.source].affine
-            check_sum((z.shape[1], z.shape[3]), shape_of(added), 1)
-            return (z, affine, added, 0, norm, 1, 0, activation.relu)
-        added = self._complete(shortcut.source)
-        check_sum((z.shape[1], z.shape[3]), self.shapes[shortcut.source], shortcut.stride)
-        return (
-            z,
-            affine,
-            added,
-            self._kept_shape(shortcut.source).border,
-            None,
-            shortcut.stride,
-            shortcut.offset,
-            activation.relu,
-        )
-
-    def _complete(self, activation: Activation) -> Tensor:
-        """All rows of an activation, made now unless a convolution has made them."""
-        if activation not in self.x:
-            self._image_shape(activation)
-            shape = self._kept_shape(activation)
-            self.x[activation] = self.buffers.take(shape)
-            self.ops.make_activation(*self._source(activation), self.x[activation], shape.border)
-        return self.x[activation]
-
-    def _convolve(self, conv: Conv) -> None:
-        activation = conv.input
-        shape = self._image_shape(activation)
-        keep, ready, copy = activation in self.plan.kept, activation in self.x, None
-        source = (None, None, None, 0, None, 1, 0, False) if ready else self._source(activation)
-        if keep and not ready:
-            self.x[activation] = self.buffers.take(self._kept_shape(activation))
-        if self._kept_shape(activation).half:  # rows are made in single precision, for a block at a time
-            if ready:
-                source = (self.x[activation], *source[1:])
-            elif keep:
-                copy = self.x[activation]
-            keep = False
-        x = self.x[activation] if keep else floats(*Shape(0, *_sizes(shape)).sizes(self.buffers.lanes))
-        rows, columns = axes(conv.module, shape.height, shape.width)
-        out = Shape(shape.blocks, rows.output, conv.channels, columns.output, 0, self.half)
-        self.z[conv] = self.buffers.take(out)
-        norm = self.norms[conv] = Norm(conv, self.ops, self.samples * rows.output * columns.output)
-        lists = self.used[conv] = self.lists(conv, shape.height, shape.width, shape.border)
-        check_weight(self.weights[conv], lists)
-        self.values[conv] = self.weights[conv].values(lists.position)
-        use = lists.forward
-        arguments = (
-            *(x, shape.border, keep, *source, self.values[conv], use.start, use.offset),
-            *(rows.stride, lists.reach),
-        )
-        named = {
-            "samples": self.samples,
-            "out": self.z[conv],
-            "shift": norm.shift,
-            "sums": norm.sums,
-            "copy": copy,
-        }
-        tile = self._tile(conv, self.ops.conv_forward, arguments, named, backward=False)
-        self.ops.conv_forward(*arguments, **named, tile=tile)
-        norm.prepare()
-
-    def _tile(
-        self,
-        conv: Conv,
-        operator: Callable[..., None],
-        arguments: Sequence[Any],
-        named: Mapping[str, Any],
-        *,
-        backward: bool,
-    ) -> int:
-        shape, what = self.shapes[conv.input], "backward" if backward else "forward"
-        weight, active = self.weights[conv].shape, self.values[conv].numel()
-        image = (shape.height, shape.width)
-        key = tile_key(what, weight, active, image, conv.module.stride[0], self.half)
-        tiles = self.ops.training_tiles(backward=backward)
-        return fastest_tile(operator, tiles, self.buffers.lanes, key, arguments, named)
-
-    def _leave(self, activation: Activation, pooled: bool) -> Tensor:
-        x, shape = self.x[activation], self._kept_shape(activation)
-        if pooled:
-            out = floats(self.samples, shape.channels)
-            self.ops.pool_forward(x, shape.border, out)
-        else:
-            out = floats(self.samples, shape.channels, shape.height, shape.width)
-            self.ops.unpack(x, shape.border, out)
-        return out
 
     def enter_back(
         self, gradients: Sequence[Tensor | None], places: Iterable[Entered] | None = None
@@ -230,7 +77,7 @@ class RegionRun:
         if activation in self.g:
             return self.g[activation], True
         shape = self.shapes[activation]
-        self.g_shapes[activation] = Shape(*_with_border(shape, 0))
+        self.g_shapes[activation] = Shape(*with_border(shape, 0))
         self.g[activation] = self.buffers.take(self.g_shapes[activation])
         return self.g[activation], False
 
@@ -255,9 +102,7 @@ class RegionRun:
             self._zero(g)
         self.sums[activation] = self._sums(activation)
         assert activation.main is not None
-        x, border = (
-            (self.x[activation], self._kept_shape(activation).border) if activation.relu else (None, 0)
-        )
+        x, border = (self.x[activation], self.kept_shape(activation).border) if activation.relu else (None, 0)
         self.ops.finish_gradient(
             g,
             self.g_shapes[activation].border,
@@ -308,7 +153,7 @@ class RegionRun:
         several = self.ops.training_tiles(backward=True) > 1
         elsewhere = None if to is None or not several else torch.zeros_like(to[: trial_blocks()])
         tried = (*read, *given, elsewhere, *target, *pattern, *window)
-        tile = self._tile(conv, self.ops.conv_backward, tried, named, backward=True)
+        tile = self.tile(conv, self.ops.conv_backward, tried, named, backward=True)
         self.ops.conv_backward(*read, *given, to, *target, *pattern, *window, **named, tile=tile)
         self.held += (coefficients, values)
         self._release(conv)
@@ -324,7 +169,7 @@ class RegionRun:
             if all(conv in self._done for conv in self.plan.makers[activation]):
                 self.buffers.give(self.g_shapes[activation], self.g.pop(activation))
                 if activation in self.x:
-                    self.buffers.give(self._kept_shape(activation), self.x.pop(activation))
+                    self.buffers.give(self.kept_shape(activation), self.x.pop(activation))
 
     def _deliver(self) -> dict[Tensor, Tensor]:
         """The gradients of the parameters, in memory that is theirs from now on."""
@@ -357,13 +202,6 @@ class RegionRun:
         gradient = conv2d_weight(x, list(shape), dz, module.stride, module.padding)  # pyright: ignore[reportArgumentType]
         return gradient.__getitem__
 
-    def _image(self, blocked: Tensor, border: int) -> Tensor:
-        """An activation, or its gradient, as torch has images."""
-        _, height, channels, width, _ = blocked.shape
-        image = floats(self.samples, channels, height - 2 * border, width - 2 * border)
-        self.ops.unpack(blocked, border, image)
-        return image
-
     def _sums_of(self, conv: Conv, activation: Activation) -> Tensor:
         if activation.main is conv:
             return self.sums[activation]
@@ -378,7 +216,7 @@ class RegionRun:
     def _input(self, activation: Activation) -> tuple[Any, ...]:
         """What the backward pass reads as the convolution's input: its kept rows, or z to make them again."""
         if activation in self.plan.kept:
-            return (self.x[activation], self._kept_shape(activation).border, None, False)
+            return (self.x[activation], self.kept_shape(activation).border, None, False)
         assert activation.main is not None
         return (self.z[activation.main], 0, self.norms[activation.main].affine, activation.relu)
 
@@ -398,7 +236,7 @@ class RegionRun:
             self._summed.add(activation)
             assert fused.shortcut is not None
             shortcut = (self.g[fused], self.g_shapes[fused].border, fused.shortcut.offset)
-        if activation not in self.g and activation in self.x and not self._kept_shape(activation).half:
+        if activation not in self.g and activation in self.x and not self.kept_shape(activation).half:
             # Nobody reads the kept rows after this pass: the gradient takes their place, position by position.
             self.g[activation], self.g_shapes[activation] = self.x.pop(activation), self.shapes[activation]
             to, accumulate = self.g[activation], False
@@ -434,6 +272,13 @@ class RegionRun:
         shape = self.shapes[activation]
         image = floats(self.samples, shape.channels, shape.height, shape.width)
         self.ops.unpack(g, border, image)
+        return image
+
+    def _image(self, blocked: Tensor, border: int) -> Tensor:
+        """An activation, or its gradient, as torch has images."""
+        _, height, channels, width, _ = blocked.shape
+        image = floats(self.samples, channels, height - 2 * border, width - 2 * border)
+        self.ops.unpack(blocked, border, image)
         return image
 
     def _release(self, conv: Conv) -> None:
@@ -475,34 +320,8 @@ class RegionRun:
         for conv in list(self.z):
             self._release(conv)
         for activation, buffer in self.x.items():
-            self.buffers.give(self._kept_shape(activation), buffer)
+            self.buffers.give(self.kept_shape(activation), buffer)
         for activation, buffer in self.g.items():
             self.buffers.give(self.g_shapes[activation], buffer)
         self.x.clear()
         self.g.clear()
-
-
-def shape_of(z: Tensor) -> Shape:
-    return Shape(z.shape[0], z.shape[1], z.shape[2], z.shape[3], 0, z.dtype == torch.bfloat16)
-
-
-def check_weight(weight: KernelWeight, lists: ConvLists) -> None:
-    """The kernels trust the shapes."""
-    bias = weight.module.bias
-    if weight.shape != lists.shape or (bias is not None and bias.shape != lists.shape[:1]):
-        raise RuntimeError(
-            f"{weight.name!r} has another shape, {tuple(weight.shape)}, than when the model was accelerated, "
-            f"{tuple(lists.shape)}"
-        )
-
-
-PLAIN = (None, 0, 0, False, None, None)  # neither a shortcut's share, nor a ReLU, nor sums
-NOWHERE = (None, 0, False, *PLAIN)
-
-
-def _sizes(shape: Shape) -> tuple[int, int, int, int]:
-    return (shape.height, shape.channels, shape.width, shape.border)
-
-
-def _with_border(shape: Shape, border: int) -> tuple[int, int, int, int, int]:
-    return (shape.blocks, shape.height, shape.channels, shape.width, border)

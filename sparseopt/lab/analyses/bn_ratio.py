@@ -20,6 +20,7 @@ from sparseopt.lab.analyses.inputs import Inputs, Source, batches
 from sparseopt.lab.errors import UserError, require, require_positive
 from sparseopt.lab.show.colors import COLORS, MARKERS
 from sparseopt.lab.show.figures import THEORY, panels, style
+from sparseopt.lab.show.statistics import over_seeds
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
 from sparseopt.topology import generator
@@ -179,10 +180,11 @@ def _draw_relative(axis: Axes, result: Result) -> None:
 def table(result: Result) -> Table:
     batch, none = result["curves"]["batch"], result["curves"]["none"]
     columns = [
-        centre_and_spread(values) for values in (batch["weight"], batch["preactivation"], none["weight"])
+        [over_seeds(of_seeds, ".3f") for of_seeds in zip(*values, strict=True)]
+        for values in (batch["weight"], batch["preactivation"], none["weight"])
     ]
     rows = [
-        (f"{sparsity:g}", f"{theory:.3f}", *(f"{mean[i]:.3f} ± {spread[i]:.3f}" for mean, spread in columns))
+        (f"{sparsity:g}", f"{theory:.3f}", *(column[i] for column in columns))
         for i, (sparsity, theory) in enumerate(zip(result["sparsities"], result["theory"], strict=True))
     ]
     return Table(

@@ -24,7 +24,9 @@ from sparseopt.lab.analyses.inputs import Inputs, batches
 from sparseopt.lab.errors import require, require_positive
 from sparseopt.lab.show.colors import COLORS, MARKERS
 from sparseopt.lab.show.figures import THEORY, panels, style
+from sparseopt.lab.show.statistics import over_seeds
 from sparseopt.lab.show.table import Table
+from sparseopt.lab.show.words import counted
 from sparseopt.topology import generator
 from sparseopt.topology.skew import relative_scale
 from sparseopt.topology.start.masks import mask_with_fan_in
@@ -267,7 +269,7 @@ def _pm(values: list[float]) -> str:
 def table(result: Result) -> Table:
     law = result["law"]
     rows = [
-        (label, _plain_pm(law[key]), _plain_pm(law[f"corrected_{key}"]), theory)
+        (label, over_seeds(law[key], "+.3f"), over_seeds(law[f"corrected_{key}"], "+.3f"), theory)
         for label, key, theory in (
             ("slope of the gradient scale", "slope", "-0.5, then 0"),
             ("slope of the angular rate", "rate_slope", "-0.5, then 0"),
@@ -287,9 +289,8 @@ def table(result: Result) -> Table:
 
 def _notes(result: Result) -> list[str]:
     notes = [
-        f"Inputs: {result['inputs']}; mean ± standard deviation over {len(result['law']['slope'])} seeds (fan-in rows: median "
-        "over neurons). The cosine is over "
-        "the weights active in the sparse twin, batch by batch.",
+        f"Inputs: {result['inputs']}; mean ± standard deviation over {counted(len(result['law']['slope']), 'seed')} (fan-in "
+        "rows: median over neurons). The cosine is over the weights active in the sparse twin, batch by batch.",
         "Below a fan-in of about 8 the law breaks: BatchNorm's gradient is orthogonal to the weights, and a neuron with a "
         "single input has next to no gradient, whatever its sparsity.",
     ]
@@ -308,11 +309,6 @@ def _training_notes(training: dict[str, Any]) -> list[str]:
         f"{slope('none', 'length_slope', -1):+.2f}, that of |gamma| ||outgoing weights|| from "
         f"{slope('none', 'gain_slope', 0):+.2f} to {slope('none', 'gain_slope', -1):+.2f}."
     ]
-
-
-def _plain_pm(values: list[float]) -> str:
-    mean, spread = centre_and_spread([[value] for value in values])
-    return f"{mean[0]:+.3f} ± {spread[0]:.3f}"
 
 
 ANALYSIS = Analysis("gradient scale, neuron by neuron, against fan-in", FanInSettings, measure, draw, table)

@@ -21,6 +21,7 @@ from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.runs.groups import Group, grouped
 from sparseopt.lab.show.colors import COLORS, LINES
 from sparseopt.lab.show.figures import band, legend_below, panels, style
+from sparseopt.lab.show.statistics import over_seeds
 from sparseopt.lab.show.table import Table
 
 SPOKEN = ("sparsity", "method", "correction", "grow_from", "ham")
@@ -104,23 +105,21 @@ def draw(result: Result) -> Figure:
 
 
 def table(result: Result) -> Table:
-    rows = []
-    for curve in result["curves"]:
-        mean, spread = centre_and_spread(curve["itop"])
-        final = f"{mean[-1]:.2%} ± {spread[-1]:.2%}" if len(curve["runs"]) > 1 else f"{mean[-1]:.2%}"
-        rows.append(
-            (
-                f"{curve['sparsity']:g}",
-                curve["label"],
-                str(len(curve["runs"])),
-                str(curve["epoch"][-1]),
-                final,
-            )
+    rows = [
+        (
+            f"{curve['sparsity']:g}",
+            curve["label"],
+            str(len(curve["runs"])),
+            str(curve["epoch"][-1]),
+            over_seeds([of_run[-1] for of_run in curve["itop"]], ".2%"),
         )
+        for curve in result["curves"]
+    ]
     return Table(
         ("sparsity", "runs of", "seeds", "epochs", "ITOP rate"),
         rows,
         ["The grey line is the density: a static mask."],
+        labels=2,
     )
 
 

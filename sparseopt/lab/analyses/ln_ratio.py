@@ -23,6 +23,7 @@ from sparseopt.lab.analyses.inputs import Inputs, batches
 from sparseopt.lab.errors import require
 from sparseopt.lab.show.colors import COLORS, MARKERS
 from sparseopt.lab.show.figures import THEORY, panels, style
+from sparseopt.lab.show.statistics import over_seeds
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
 from sparseopt.topology import generator
@@ -171,8 +172,8 @@ def table(result: Result) -> Table:
     rows = []
     for norm, label in HETEROGENEOUS.items():
         uniform = "" if norm not in UNIFORM else "{:+.1%} / {:+.1%}".format(*deviation(result, norm))
-        slope, spread = centre_and_spread([[value] for value in result["heterogeneous"]["slope"][norm]])
-        rows.append((label, uniform, f"{slope[0]:+.3f} ± {spread[0]:.3f}", f"{slope[0] + 0.5:+.3f}"))
+        slopes = result["heterogeneous"]["slope"][norm]
+        rows.append((label, uniform, over_seeds(slopes, "+.3f"), f"{np.mean(slopes) + 0.5:+.3f}"))
     return Table(
         ("norm", "from 1/sqrt(1-s), mean / worst", "slope over neurons", "slope after the correction"),
         rows,

@@ -47,6 +47,16 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
     return _mean(values), _std(values) if len(values) > 1 else None
 
 
+def over_seeds(values: Sequence[float], form: str) -> str:
+    """The mean over seeds, with the standard deviation of a seed where there are several.
+
+    >>> over_seeds([1.0, 2.0, 3.0], "+.2f"), over_seeds([0.4], ".1%")
+    ('+2.00 ± 1.00', '40.0%')
+    """
+    mean, std = mean_and_std(values)
+    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form.lstrip('+')}}"
+
+
 def _mean(values: Sequence[float]) -> float:
     """Also of numbers that are infinite, not numbers, or close to the largest there are."""
     return fmean(values) if _usual(values) else sum(values) / len(values)

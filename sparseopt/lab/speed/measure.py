@@ -38,8 +38,8 @@ class TimedNetwork:
     shape: tuple[int, ...]
 
 
-RESNET = TimedNetwork("ResNet-20, 32 x 32 pixels", lambda: CifarResNet(20, CLASSES), (3, 32, 32))
-MLP = TimedNetwork("MLP 1024-1024-1024", lambda: mlp((1024,), CLASSES, (1024, 1024, 1024)), (1024,))
+RESNET = TimedNetwork("ResNet-20 on 32 x 32 pixels", lambda: CifarResNet(20, CLASSES), (3, 32, 32))
+MLP = TimedNetwork("MLP 3 x 1024", lambda: mlp((1024,), CLASSES, (1024, 1024, 1024)), (1024,))
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _training(
     if model is not None:
         sgd = torch.optim.SGD(model.parameters(), lr=0.0)
         steps[ACCELERATED] = _step(model, so.SparseOpt(sgd, topology, so.Static()), x, y)
-    return TimedTask(f"training step, batch {len(x)}", interleaved(steps, seconds))
+    return TimedTask(f"train, batch {len(x)}", interleaved(steps, seconds))
 
 
 def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Callable[[], None]:

@@ -8,7 +8,9 @@ import torch
 
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import counted
-from sparseopt.lab.speed.measure import DENSE, Speed
+from sparseopt.lab.speed.measure import DENSE, ENGINE, Speed
+
+HEADINGS = {ENGINE: "engine"}
 
 
 def machine(threads: int) -> str:
@@ -49,11 +51,11 @@ def size(count: int) -> str:
 
 
 def table(measured: Sequence[Speed]) -> Table:
-    """One row a network, sparsity and task."""
+    """One row a network, sparsity and task, narrow enough for a terminal of 80 columns."""
     kinds = list(dict.fromkeys(kind for speed in measured for task in speed.tasks for kind in task.ms))
     rows = [
         (
-            speed.network.split(",")[0],
+            speed.network.partition(" on ")[0],
             f"{speed.sparsity:.0%}",
             task.name,
             *(_cell(task.ms, kind) for kind in kinds),
@@ -61,7 +63,9 @@ def table(measured: Sequence[Speed]) -> Table:
         for speed in measured
         for task in speed.tasks
     ]
-    return Table(("network", "zeros", "task", *(f"{kind} (ms)" for kind in kinds)), rows, labels=3)
+    return Table(
+        ("network", "zeros", "task", *(f"{HEADINGS.get(kind, kind)} (ms)" for kind in kinds)), rows, labels=3
+    )
 
 
 def _cell(ms: dict[str, float], kind: str) -> str:

@@ -2,12 +2,13 @@
 
     python examples/pretrained_to_sparse.py
 
-Both arms have the same budget: as many epochs of sparse training, on 4,000 real handwritten digits. The one starts from the dense
-network that `sparseopt train digits-mlp --method dense` would give, the others from fresh weights.
+All arms have the same budget: as many epochs of sparse training, on 4,000 real handwritten digits. Two start from a dense run of
+the lab (`sparseopt train digits-mlp --method dense --hidden 256 256 --epochs 10`), one from fresh weights.
 """
 
 import argparse
 import copy
+from dataclasses import replace
 from statistics import mean
 
 import torch
@@ -15,8 +16,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import sparseopt as so
+from sparseopt.lab.config.recipes import RECIPES
 from sparseopt.lab.data import load
 from sparseopt.lab.models import mlp
+from sparseopt.lab.training.train import train as train_in_the_lab
+
+HIDDEN = (256, 256)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, epochs: int, seed: int) -> float:
@@ -40,30 +45,36 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, epochs: int, seed:
     return right.double().mean().item()
 
 
-def sgd(model: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+
+
+def dense_run(epochs: int, seed: int) -> tuple[nn.Module, float]:
+    """A dense network that the lab has trained, and its accuracy."""
+    recipe = replace(RECIPES["digits-mlp"], method="dense", hidden=HIDDEN, epochs=epochs, seed=seed)
+    run = train_in_the_lab(recipe)
+    assert run.experiment is not None
+    return run.experiment.model, run.result["test_accuracy"]
 
 
 def compare(seed: int, sparsity: float, epochs: int, dense_epochs: int) -> dict[str, float]:
-    torch.manual_seed(seed)
-    fresh = mlp((1, 28, 28), 10, [256, 256])
-    dense, steps = copy.deepcopy(fresh), epochs * (4000 // 128)
-    accuracy = {"dense": train(dense, sgd(dense), dense_epochs, seed)}
+    steps = epochs * (4000 // 128)
+    dense, dense_accuracy = dense_run(dense_epochs, seed)
+    accuracy = {"dense": dense_accuracy}
 
     model = copy.deepcopy(dense)
     topology = so.sparsify(model, 0.0)  # all weights, to be pruned by and by
-    method = so.GMP(total_steps=steps, sparsity=sparsity, every=10, until=0.6, scope="global")
+    method = so.GMP(total_steps=steps, sparsity=sparsity, every=5, until=0.4, scope="global")
     accuracy["GMP from the dense one"] = train(
-        model, so.SparseOpt(sgd(model, 0.02), topology, method), epochs, seed
+        model, so.SparseOpt(sgd(model), topology, method), epochs, seed
     )
 
     model = copy.deepcopy(dense)
     topology = so.sparsify(model, sparsity, masks="magnitude-global")
-    accuracy["pruned at once"] = train(
-        model, so.SparseOpt(sgd(model, 0.02), topology, so.Static()), epochs, seed
-    )
+    accuracy["pruned at once"] = train(model, so.SparseOpt(sgd(model), topology, so.Static()), epochs, seed)
 
-    model = copy.deepcopy(fresh)
+    torch.manual_seed(seed)
+    model = mlp((1, 28, 28), 10, HIDDEN)
     topology = so.sparsify(model, sparsity, seed=seed)
     method = so.RigL(total_steps=steps, every=10)
     accuracy["RigL from scratch"] = train(model, so.SparseOpt(sgd(model), topology, method), epochs, seed)

@@ -374,7 +374,7 @@ def test_tables_are_written_for_programs_and_papers(paired: Path, capsys: pytest
     latex = (paired / "report-results.tex").read_text()
     assert latex.count(r"\\") == 5
     assert r"$\pm$" in latex
-    assert "Against the baseline" in (paired / "report.html").read_text()
+    assert "Against the baseline: correction none" in (paired / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

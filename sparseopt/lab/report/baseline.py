@@ -123,6 +123,7 @@ def _numbers(each: Difference) -> list[TableCell]:
 
 def _difference_cells(comparison: Comparison, digits: int) -> list[TableCell]:
     mean, low, high = (100 * value for value in (comparison.mean, comparison.low, comparison.high))
+    form = f"+z.{digits}f"  # a difference that rounds to nothing has no sign of its own
     one_seed = len(comparison.differences) < 2
-    interval = "one seed" if one_seed else f"{low:+.{digits}f} to {high:+.{digits}f}"
-    return [TableCell(f"{mean:+.{digits}f}", mean), TableCell(interval)]
+    interval = "one seed" if one_seed else f"{low:{form}} to {high:{form}}"
+    return [TableCell(f"{mean:{form}}", mean), TableCell(interval)]

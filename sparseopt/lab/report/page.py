@@ -19,7 +19,6 @@ import torch
 from markupsafe import Markup
 
 from sparseopt import __version__
-from sparseopt.lab.config.differences import described
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report import tables
 from sparseopt.lab.report.baseline import difference_table, differences
@@ -84,7 +83,9 @@ def _render(study: Study, left_out: Sequence[str], baseline: Mapping[str, Any] |
             **head,
             **_contents(study),
             differences=difference_table(study, differences(study, baseline)) if baseline else None,
-            baseline=described(baseline or {}),
+            baseline=", ".join(
+                f"{tables.in_words(name)} {tables.shown(value)}" for name, value in (baseline or {}).items()
+            ),
             cautions=cautions(study, left_out, unread),
             layers=any(layers),
             numbers=chart_data(study, layers),

@@ -5,6 +5,8 @@ are timed, and they are put together in the proportion of the real run.
 """
 
 import contextlib
+import gc
+import logging
 import statistics
 import time
 from collections.abc import Iterator
@@ -40,7 +42,17 @@ class Pace:
 
 
 def measure(config: Config, place: Place) -> Pace:
-    """Train a few steps and evaluate a batch."""
+    """Train a few steps and evaluate a batch. What runs where is told when it is trained, not here, row by row."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.INFO))
+    try:
+        return _measure(config, place)
+    finally:
+        logging.disable(before)
+        gc.collect()  # of a network, before the next one is made
+
+
+def _measure(config: Config, place: Place) -> Pace:
     enough = max(config.epochs, UNTIMED + TIMED)  # an epoch of very little data may be a single step
     often = replace(config, every=UPDATE_EVERY, epochs=enough)
     kept = {"accelerate": place.accelerate, "storage": place.weight_storage}

@@ -19,6 +19,7 @@ network needs, not seconds: dense hardware spends the dense time on a masked net
 """
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
@@ -36,6 +38,8 @@ from sparseopt.topology import Topology
 NO_WEIGHT = (
     ""  # the name under which operations between activations are counted, such as those of attention scores
 )
+
+_COMPUTED = re.compile(r"parametrizations\.([^.]+)\.original\d*$")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Flops:
 
 def count_flops(model: nn.Module, topology: Topology, *inputs: Any) -> Flops:
     """Cost of a network with the densities of its topology, for inputs of the given shapes."""
-    densities = {name: 1 - topology.sparsity(name) for name in topology.layers}
+    densities = {_COMPUTED.sub(r"\1", name): 1 - topology.sparsity(name) for name in topology.layers}
     return at_densities(forward_flops(model, *inputs), densities)
 
 
@@ -70,16 +74,28 @@ def at_densities(flops: Mapping[str, int], densities: Mapping[str, float]) -> Fl
 def forward_flops(model: nn.Module, *inputs: Any) -> dict[str, int]:
     """Operations of a dense forward pass by the parameter they involve, two for a multiplication with its addition.
 
+    A weight that is computed from others (packed storage, weight_norm) has the name that it has in its module.
     Nothing is computed: a copy of the model runs on the meta device, which has shapes and no numbers.
     """
     shapes = copy.deepcopy(model).to("meta").eval()
     counter = _CountByParameter(dict(shapes.named_parameters()))
-    with (
-        torch.enable_grad(),
-        counter,
-    ):  # without gradients, attention would take a fused path that hides its parts
-        shapes(*tree_map(lambda each: each.to("meta") if isinstance(each, Tensor) else each, inputs))
+    # Without gradients, attention would take a fused path that hides its parts.
+    with torch.enable_grad(), parametrize.cached():
+        computed = _computed_weights(shapes)
+        counter.names |= {_memory(weight): name for name, weight in computed.items()}
+        with counter:
+            shapes(*tree_map(lambda each: each.to("meta") if isinstance(each, Tensor) else each, inputs))
     return dict(counter.flops)
+
+
+def _computed_weights(model: nn.Module) -> dict[str, Tensor]:
+    """What parametrizations compute, each of which is computed once while they are cached."""
+    return {
+        f"{prefix}.{leaf}".removeprefix("."): getattr(module, leaf)
+        for prefix, module in model.named_modules()
+        if parametrize.is_parametrized(module)
+        for leaf in module.parametrizations  # pyright: ignore
+    }
 
 
 class _CountByParameter(TorchDispatchMode):
@@ -88,7 +104,7 @@ class _CountByParameter(TorchDispatchMode):
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.flops: Counter[str] = Counter()
-        self._names = {
+        self.names = {
             _memory(parameter): name for name, parameter in parameters.items() if parameter.dim() > 1
         }
 
@@ -102,7 +118,7 @@ class _CountByParameter(TorchDispatchMode):
             return func(*args, **kwargs) if parts is NotImplemented else parts
         out = func(*args, **kwargs)
         read = [_memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        name = next((self._names[memory] for memory in read if memory in self._names), NO_WEIGHT)
+        name = next((self.names[memory] for memory in read if memory in self.names), NO_WEIGHT)
         self.flops[name] += formula(*args, **kwargs, out_val=out)
         return out
 

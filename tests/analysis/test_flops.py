@@ -37,6 +37,18 @@ def test_attention_by_hand() -> None:
     }
 
 
+def test_packed_and_parametrised_weights_cost_what_is_active() -> None:
+    def network() -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 10))
+
+    normed = network()
+    nn.utils.parametrizations.weight_norm(normed[2])
+    for model, storage in ((network(), "dense"), (network(), "packed"), (normed, "dense")):
+        topology = so.sparsify(model, 0.5, distribution="uniform", storage=storage)  # pyright: ignore
+        cost = so.analysis.count_flops(model, topology, torch.empty(1, 3, 8, 8))
+        assert cost == Flops(2 * (36 * 8 * 27 + 2880), 36 * 8 * 27 + 2880)
+
+
 def test_a_weight_used_twice_counts_twice() -> None:
     layer = nn.Linear(8, 8)
     assert forward_flops(nn.Sequential(layer, nn.ReLU(), layer), torch.empty(1, 8)) == {

@@ -255,9 +255,17 @@ def _gradients(loss: Tensor, topology: Topology) -> Gradients:
         raise ValueError(
             "loss has no graph to differentiate: give criterion(model(x), y) as it is, not detached and outside of no_grad"
         )
-    grads = torch.autograd.grad(
-        loss, list(topology.parameters.values()), allow_unused=True, retain_graph=True
-    )
+    try:
+        grads = torch.autograd.grad(
+            loss, list(topology.parameters.values()), allow_unused=True, retain_graph=True
+        )
+    except RuntimeError as error:
+        if "a second time" not in str(error):
+            raise
+        raise ValueError(
+            "loss has been through backward() already: call this before it, or give a function, "
+            "lambda model: criterion(model(x), y)"
+        ) from error
     return {
         name: grad.double() for name, grad in zip(topology.parameters, grads, strict=True) if grad is not None
     }

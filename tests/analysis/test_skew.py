@@ -65,6 +65,14 @@ def test_norms_tell_the_scale_also_where_fan_in_does_not(correction: Any, power:
     torch.testing.assert_close(layer.norm, norms)
 
 
+def test_a_loss_that_has_been_through_backward_is_refused_with_the_remedy() -> None:
+    model, topology = _network("random")
+    loss = _loss(model)
+    loss.backward()
+    with pytest.raises(ValueError, match=r"backward\(\) already.*lambda"):
+        so.analysis.skew_report(model, topology, loss)
+
+
 def test_constant_fan_in_has_nothing_to_correct() -> None:
     model, topology = _network("constant")
     report = so.analysis.skew_report(model, topology, _loss)

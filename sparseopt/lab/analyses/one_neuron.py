@@ -259,7 +259,7 @@ def table(result: Result) -> Table:
         for run in result["runs"]
     ]
     columns = ("rate", "init std", "descent", "flipped", "converged", "median iterations", "median drift")
-    return Table(columns, rows, _notes(result))
+    return Table(columns, rows, _notes(result), labels=3)
 
 
 def _notes(result: Result) -> list[str]:

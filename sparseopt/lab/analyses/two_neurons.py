@@ -166,7 +166,7 @@ def table(result: Result) -> Table:
         "converged",
         "median drift",
     )
-    return Table(columns, rows, _notes(result))
+    return Table(columns, rows, _notes(result), labels=3)
 
 
 def _notes(result: Result) -> list[str]:

@@ -105,7 +105,7 @@ def _next_index(
     """The next mask of a packed layer, by index: what is dense, scores and gradients, exists for one layer at a time."""
     assert isinstance(storage, Packed)
     name, fraction = storage.layer.name, method.drop_fraction_at(step)
-    if in_parts(method):
+    if in_parts(method) and storage.layer.norm_dim is None:  # norms of slices need the whole layer
         grad, draw = gradients.in_blocks(storage), generator(topology.seed, step, name)
         values = storage.parameter.detach()
         new = next_index(method, storage.index, values, grad, storage.layer.size, fraction, draw)

@@ -130,6 +130,24 @@ def test_tied_weights_stay_tied() -> None:
     torch.testing.assert_close(grad.view(-1), expected[reference.masks["a.weight"]])
 
 
+@pytest.mark.parametrize("method", [so.SET, so.RigL])
+def test_weight_norm_has_something_to_divide_by_and_the_dense_masks(method: Any) -> None:
+    masks = []
+    for storage in ("packed", "dense"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(12, 16)), nn.Linear(16, 3))
+        topology = so.sparsify(model, 0.5, distribution="uniform", seed=3, storage=storage)  # pyright: ignore[reportArgumentType]
+        sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = so.SparseOpt(sgd, topology, method(total_steps=60, every=2, drop_fraction=0.9))
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(8, 12)).pow(2).mean().backward()
+            optimizer.step()
+            assert all(parameter.isfinite().all() for parameter in model.parameters())
+        masks.append(dict(topology.masks))
+    assert all(torch.equal(mask, masks[1][name]) for name, mask in masks[0].items())
+
+
 def test_attention() -> None:
     torch.manual_seed(0)
     dense = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)

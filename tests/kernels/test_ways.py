@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import sparseopt as so
 from sparseopt.kernels.frozen.chain import FrozenChain
+from sparseopt.kernels.frozen.description import Convs
 from sparseopt.kernels.frozen.layouts import Cut, Layout, layouts
 from sparseopt.kernels.frozen.program import extents_of
 from sparseopt.kernels.frozen.region import FrozenRegion
@@ -64,6 +65,18 @@ def test_every_tile_and_every_block_gives_the_same_bits(layout: Layout, size: tu
         assert torch.equal(region(x)[0], expected), (tile, block)
 
 
+def same_on_several_threads(content: Convs, layout: Layout, x: Tensor) -> None:
+    expected = FrozenRegion(content, (Layout(8, 1),))(x)[0]
+    region = FrozenRegion(content, (layout,))
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            assert torch.equal(region(x)[0], expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("layout", STRIPS, ids=str)
 @pytest.mark.parametrize(("size", "stride"), [((40, 64), 1), ((17, 9), 1), ((33, 47), 2)])
 def test_strips_give_the_same_bits_on_several_threads(
@@ -77,17 +90,8 @@ def test_strips_give_the_same_bits_on_several_threads(
     )
     engine = so.compile_inference(model, so.sparsify(model, 0.5, distribution="uniform"))
     content = region_of(engine).content
-    threads = torch.get_num_threads()
     for samples in (1, 2, 5):
-        x = torch.randn(samples, 3, *size)
-        expected = FrozenRegion(content, (Layout(8, 1),))(x)[0]
-        region = FrozenRegion(content, (layout,))
-        try:
-            for number in (1, 2, 3):
-                torch.set_num_threads(number)
-                assert torch.equal(region(x)[0], expected)
-        finally:
-            torch.set_num_threads(threads)
+        same_on_several_threads(content, layout, torch.randn(samples, 3, *size))
 
 
 def test_a_single_small_image_fills_sixteen_lanes() -> None:
@@ -134,20 +138,12 @@ def test_fewer_bands_behind_a_cut_give_the_same_bits(layout: Layout) -> None:
     engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
     content = region_of(engine).content
     height = 448 if layout.bands == 16 else 112  # so that bands before a cut make up those behind it
-    threads = torch.get_num_threads()
     together = layout.lanes // layout.cuts[-1].bands
     for samples in (1, 2, 3, together, together + 3):
         x = torch.randn(samples, 3, height, 40)
         with torch.no_grad():
             torch.testing.assert_close(engine(x), model(x))
-        expected = FrozenRegion(content, (Layout(8, 1),))(x)[0]
-        region = FrozenRegion(content, (layout,))
-        try:
-            for number in (1, 2, 3):
-                torch.set_num_threads(number)
-                assert torch.equal(region(x)[0], expected)
-        finally:
-            torch.set_num_threads(threads)
+        same_on_several_threads(content, layout, x)
 
 
 def test_images_of_a_batch_are_cut_into_fewer_bands_as_they_become_coarser() -> None:

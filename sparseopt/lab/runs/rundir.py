@@ -67,9 +67,9 @@ class RunDir:
             try:
                 yield
             finally:
-                if new and os.listdir(self.path) == [self._lock_file.name]:
-                    self._lock_file.unlink()
-                    with contextlib.suppress(OSError):  # another process may come in between
+                with contextlib.suppress(OSError):  # the folder may be gone, or another process come in between
+                    if new and os.listdir(self.path) == [self._lock_file.name]:
+                        self._lock_file.unlink()
                         self.path.rmdir()
 
     def _own_lock(self) -> FileIO:

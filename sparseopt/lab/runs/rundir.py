@@ -67,7 +67,7 @@ class RunDir:
             try:
                 yield
             finally:
-                with contextlib.suppress(OSError):  # the folder may be gone, or another process come in between
+                with contextlib.suppress(OSError):  # it may be gone, or another process come in between
                     if new and os.listdir(self.path) == [self._lock_file.name]:
                         self._lock_file.unlink()
                         self.path.rmdir()

@@ -74,6 +74,24 @@ def test_the_bits_do_not_depend_on_the_way() -> None:
         assert torch.equal(chain.make(lanes, vectors, block_size).run(x), alone)
 
 
+@pytest.mark.parametrize("vectors", [0, 1])
+def test_the_bits_do_not_depend_on_the_threads(vectors: int) -> None:
+    """A sample of which every thread has enough to do, in layers whose outputs are no multiple of what is summed together."""
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(512, 1021), nn.GELU(), nn.Linear(1021, 515))
+    (chain,) = chains(so.compile_inference(block, so.sparsify(block, 0.7)))
+    run, x = chain.make(8, vectors, 0).run, torch.randn(1, 512)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = run(x)
+        for number in (2, 3):
+            torch.set_num_threads(number)
+            assert torch.equal(run(x), alone)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_the_approximation_by_tanh_stays_torchs() -> None:
     block = made(approximate="tanh")
     engine = so.compile_inference(block)

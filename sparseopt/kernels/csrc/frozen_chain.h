@@ -38,9 +38,13 @@ class FrozenChainOf : public FrozenChain {
 
   void choose(int64_t vectors, int64_t block) override {
     vectors_ = int(vectors);
-    lists_.clear(), blocks_.clear();
+    lists_.clear(), blocks_.clear(), single_.clear();
     for (const FrozenLinear& each : layers_) {
-      const int own = int(vectors_ && block ? std::min(block, each.weights.in) : each.weights.in);
+      if (!vectors_) {
+        single_.emplace_back(each.weights);
+        continue;
+      }
+      const int own = int(block ? std::min(block, each.weights.in) : each.weights.in);
       blocks_.push_back(int((each.weights.in + own - 1) / own));
       lists_.push_back(make_lists(each.weights, own, [](int64_t in, int64_t, int64_t) { return in; }));
     }
@@ -89,11 +93,15 @@ class FrozenChainOf : public FrozenChain {
   void single(const float* x, float* y, const Member& member, float* memory) const {
     for (size_t i = 0; i < layers_.size(); ++i) {
       float* to = i + 1 < layers_.size() ? memory + i % 2 * widest_ : y;
-      const auto [first, last] = outputs(layers_[i], member);
-      linear_single(lists_[i].start.data(), lists_[i].offset.data(), lists_[i].value.data(), layers_[i].bias, first, last,
-                    layers_[i].activation == LinearActivation::relu, x, to);
-      if (layers_[i].activation == LinearActivation::gelu) gelu(to + first, last - first);
+      const SingleLinear& layer = single_[i];
+      const int first = layer.groups() * member.number / member.of, last = layer.groups() * (member.number + 1) / member.of;
+      layer.run(layers_[i].bias, first, last, layers_[i].activation == LinearActivation::relu, x, to);
       member.wait();
+      if (layers_[i].activation == LinearActivation::gelu) {
+        const auto [begin, end] = outputs(layers_[i], member);
+        gelu(to + begin, end - begin);
+        member.wait();
+      }
       x = to;
     }
   }
@@ -166,6 +174,7 @@ class FrozenChainOf : public FrozenChain {
   }
 
   std::vector<FrozenLinear> layers_;
+  std::vector<SingleLinear> single_;  // for single samples; for vectors of them:
   std::vector<Lists> lists_;
   std::vector<int> blocks_;
   int64_t widest_ = 0;

@@ -6,6 +6,7 @@
 
 #include "arenas.h"
 #include "inference.h"
+#include "single.h"
 
 namespace sparseopt {
 
@@ -65,9 +66,7 @@ class NetworkOf : public Network {
         inputs_(t.inputs, t.inputs + t.input_count), outputs_(t.outputs, t.outputs + t.output_count), owner_(arenas().new_owner()) {
     for (int64_t i = 0; i < t.layer_count; ++i) layers_.emplace_back(t.layers[i]);
     for (size_t i = 0; i < layers_.size(); ++i) choose(i, Way{});
-    for (const Output& each : outputs_)
-      heads_.push_back(each.weights.out ? make_lists(each.weights, int(each.weights.in), [](int64_t in, int64_t, int64_t) { return in; })
-                                        : Lists{});
+    for (const Output& each : outputs_) heads_.emplace_back(each.weights);
     slack_ = slack();
     team_ = largest_team();
   }
@@ -207,11 +206,9 @@ class NetworkOf : public Network {
     if (!output.weights.out) return write_means(x, bands, samples, to);
     float* means = scratch<Use::means>().get<float>(size_t(samples) * x.channels);
     write_means(x, bands, samples, means);
-    const Lists& head = heads_[index];
-    const int features = int(output.weights.out);
+    const SingleLinear& head = heads_[index];
     for (int sample = 0; sample < samples; ++sample)
-      linear_single(head.start.data(), head.offset.data(), head.value.data(), output.bias, 0, features, false,
-                    means + int64_t(sample) * x.channels, to + int64_t(sample) * features);
+      head.run(output.bias, 0, head.groups(), false, means + int64_t(sample) * x.channels, to + sample * output.weights.out);
   }
 
   int64_t floats_, slack_ = 0;
@@ -220,7 +217,7 @@ class NetworkOf : public Network {
   std::vector<Layer<L>> layers_;
   std::vector<int64_t> inputs_;  // slots
   std::vector<Output> outputs_;
-  std::vector<Lists> heads_;  // one an output
+  std::vector<SingleLinear> heads_;  // one an output, empty where there is none
   int team_ = 1;
   uint64_t owner_;
 };

@@ -123,36 +123,4 @@ Kernel conv_kernel(int tile, int stride) {
   return nullptr;
 }
 
-// As the vectors' multiply-adds are: fused where the machine can. Said outright, because a compiler that vectorises a sum of products
-// would round them first.
-SPARSEOPT_INLINE float multiply_add(float a, float b, float sum) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  return __builtin_fmaf(a, b, sum);
-#else
-  return a * b + sum;
-#endif
-}
-
-// Outputs from first to last - 1 of a linear layer of a single sample: four sums at a time, each in its order.
-inline void linear_single(const int* start, const int* offset, const float* value, const float* bias, int first, int last, bool relu,
-                          const float* x, float* y) {
-  const auto finish = [&](int o, float sum, int k) {
-    for (; k < start[o + 1]; ++k) sum = multiply_add(value[k], x[offset[k]], sum);
-    y[o] = relu && 0.f > sum ? 0.f : sum;
-  };
-  int o = first;
-  for (; o + 4 <= last; o += 4) {
-    const int *at[4], shortest = std::min({start[o + 1] - start[o], start[o + 2] - start[o + 1], start[o + 3] - start[o + 2],
-                                           start[o + 4] - start[o + 3]});
-    const float* weight[4];
-    float sum[4];
-    for (int i = 0; i < 4; ++i) at[i] = offset + start[o + i], weight[i] = value + start[o + i], sum[i] = bias[o + i];
-    for (int k = 0; k < shortest; ++k)
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) sum[i] = multiply_add(weight[i][k], x[at[i][k]], sum[i]);
-    for (int i = 0; i < 4; ++i) finish(o + i, sum[i], start[o + i] + shortest);
-  }
-  for (; o < last; ++o) finish(o, bias[o], start[o]);
-}
-
 }  // namespace sparseopt

@@ -61,7 +61,7 @@ class FrozenChain(nn.Module):
         flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         if flat.dtype is not FLOAT or not flat.is_contiguous():
             flat = flat.float().contiguous()
-        y = self._runner(len(flat))(flat)
+        y = self._runner(flat.shape[0])(flat)
         return (y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1]),)
 
     def report(self) -> dict[str, str]:

@@ -219,7 +219,7 @@ class NativeChain(_Handle):
 
     def run(self, x: Tensor) -> Tensor:
         """[sample, feature] -> [sample, feature]"""
-        inputs, outputs = self._features
-        y = torch.empty((len(x), outputs), dtype=FLOAT, device=CPU)
-        self._checked(self._run, self._handle, len(x), address(x, FLOAT, len(x), inputs), y.data_ptr())
+        (inputs, outputs), samples = self._features, x.shape[0]
+        y = torch.empty((samples, outputs), dtype=FLOAT, device=CPU)
+        self._checked(self._run, self._handle, samples, address(x, FLOAT, samples, inputs), y.data_ptr())
         return y

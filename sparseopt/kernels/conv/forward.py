@@ -146,7 +146,7 @@ class ForwardPass:
             "sums": norm.sums,
             "copy": copy,
         }
-        tile = self.tile(conv, self.ops.conv_forward, arguments, named, backward=False)
+        tile = self.tile(conv, self.ops.conv_forward, lambda: arguments, named, backward=False)
         self.ops.conv_forward(*arguments, **named, tile=tile)
         norm.prepare()
 
@@ -154,7 +154,7 @@ class ForwardPass:
         self,
         conv: Conv,
         operator: Callable[..., None],
-        arguments: Sequence[Any],
+        arguments: Callable[[], Sequence[Any]],
         named: Mapping[str, Any],
         *,
         backward: bool,

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.grad import conv2d_weight
 
 from sparseopt.kernels.conv.forward import ForwardPass, shape_of, with_border
 from sparseopt.kernels.conv.numbers import Numbers
@@ -140,21 +139,25 @@ class RegionRun(ForwardPass):
         self.of_biases.update(found)
         lists, values = self.used[conv], self.values[conv]
         use = lists.backward
-        if self.weights[conv].dense_wanted:
-            self._dense[conv] = self._dense_gradient(conv, activation, coefficients)
         self._done.add(conv)
-        read = (self.g[activation], self.g_shapes[activation].border, self.z[conv], coefficients)
-        given = self._input(source)
+        read = (
+            *(self.g[activation], self.g_shapes[activation].border, self.z[conv], coefficients),
+            *self._input(source),
+        )
+        if self.weights[conv].dense_wanted:
+            self._dense[conv] = self._dense_gradient(conv, read)
         to, *target = self._target(conv) if input_wanted else NOWHERE
         pattern = (values, use.start, use.offset, use.order)
         window = (conv.module.stride[0], lists.backward_reach, lists.backward_border)
         named = {"samples": self.samples, "weight_gradient": of_weights, "sums": self.sums.get(source)}
-        # What the gradient is added to, or takes the place of, is read once: trials write elsewhere.
-        several = self.ops.training_tiles(backward=True) > 1
-        elsewhere = None if to is None or not several else torch.zeros_like(to[: trial_blocks()])
-        tried = (*read, *given, elsewhere, *target, *pattern, *window)
+
+        def tried() -> tuple[Any, ...]:
+            """What the gradient is added to, or takes the place of, is read once: trials write elsewhere."""
+            elsewhere = None if to is None else torch.zeros_like(to[: trial_blocks()])
+            return (*read, elsewhere, *target, *pattern, *window)
+
         tile = self.tile(conv, self.ops.conv_backward, tried, named, backward=True)
-        self.ops.conv_backward(*read, *given, to, *target, *pattern, *window, **named, tile=tile)
+        self.ops.conv_backward(*read, to, *target, *pattern, *window, **named, tile=tile)
         self.held += (coefficients, values)
         self._release(conv)
         self._release_used()
@@ -185,21 +188,11 @@ class RegionRun(ForwardPass):
         found = weight_gradients(weights, of_weights, positions, dense)
         return gradients | {weight.parameter: each for weight, each in zip(weights, found, strict=True)}
 
-    def _dense_gradient(self, conv: Conv, activation: Activation, coefficients: Tensor) -> Rows:
-        """The gradient of all weights, by torch: computed now, before what it is made from is overwritten."""
-        module, shape = conv.module, self.weights[conv].shape
-        g = self._image(self.g[activation], self.g_shapes[activation].border)
-        z = self._image(self.z[conv], 0)
-        a, b, c, mean = (each.view(-1, 1, 1) for each in coefficients)
-        source, border, norm, relu = self._input(conv.input)
-        x = self._image(source, border)
-        if norm is not None:
-            middle, scale, offset = (each.view(-1, 1, 1) for each in norm)
-            x = (x - middle) * scale + offset
-            x = x.relu() if relu else x
-        dz = a * g + (b * (z - mean) + c)
-        assert not isinstance(module.padding, str)
-        gradient = conv2d_weight(x, list(shape), dz, module.stride, module.padding)  # pyright: ignore[reportArgumentType]
+    def _dense_gradient(self, conv: Conv, read: tuple[Any, ...]) -> Rows:
+        """The gradient of all weights: computed now, before what it is made from is overwritten."""
+        gradient = floats(*self.weights[conv].shape)
+        window = (conv.module.stride[0], conv.module.padding)
+        self.ops.conv_dense_gradient(*read, *window, self.samples, gradient)
         return gradient.__getitem__
 
     def _sums_of(self, conv: Conv, activation: Activation) -> Tensor:
@@ -272,13 +265,6 @@ class RegionRun(ForwardPass):
         shape = self.shapes[activation]
         image = floats(self.samples, shape.channels, shape.height, shape.width)
         self.ops.unpack(g, border, image)
-        return image
-
-    def _image(self, blocked: Tensor, border: int) -> Tensor:
-        """An activation, or its gradient, as torch has images."""
-        _, height, channels, width, _ = blocked.shape
-        image = floats(self.samples, channels, height - 2 * border, width - 2 * border)
-        self.ops.unpack(blocked, border, image)
         return image
 
     def _release(self, conv: Conv) -> None:

@@ -68,7 +68,7 @@ class TapedRun:
         """The gradients of the inputs that are wanted, and those of the parameters."""
         run, tape = self.run, self._tape
         kind = (*(each is None for each in gradients), *input_wanted)
-        dense = any(weight.dense_wanted for weight in run.weights.values())  # by torch
+        dense = any(weight.dense_wanted for weight in run.weights.values())  # in memory that is theirs
         if tape is not None and kind == tape.kind and not dense:
             run.enter_back(gradients, tape.entered)
             play(tape.backward)

@@ -26,10 +26,13 @@ def fastest_tile(
     tiles: int,
     lanes: int,
     key: str,
-    arguments: Sequence[Any],
+    arguments: Callable[[], Sequence[Any]],
     named: Mapping[str, Any],
 ) -> int:
-    """The number of the fastest of so many tiles for a call of an operator, which may be made any number of times."""
+    """The number of the fastest of so many tiles for a call of an operator, which may be made any number of times.
+
+    `arguments` makes those of the trials, if there are any.
+    """
     if tiles == 1:
         return 0
     known = measurements()
@@ -37,7 +40,7 @@ def fastest_tile(
         case int(number), _, _ if 0 <= number < tiles:
             return number
     blocks = trial_blocks()
-    few = [_first(each, blocks) for each in arguments]
+    few = [_first(each, blocks) for each in arguments()]
     fewer = {name: _first(each, blocks) for name, each in named.items()}
     fewer["samples"] = min(named["samples"], blocks * lanes)
     seconds = [float("inf")] * tiles

@@ -5,6 +5,7 @@
 
 #include "batch_norm.h"
 #include "conv_backward.h"
+#include "conv_dense.h"
 #include "conv_forward.h"
 #include "frozen_chain.h"
 #include "lanes.h"
@@ -55,13 +56,28 @@ Activation activation(const Source& source) {
   return a;
 }
 
-// What the backward pass of a convolution reads and where it writes.
-struct Backward {
+// What the backward pass of a convolution reads.
+struct Gradients {
   Image g, z;
   const float* coefficients;
   Image input;
   const float* input_norm;
   int64_t input_relu;
+
+  OutputGradient of_output() const {
+    const View v = view(g);
+    return {v, view(z), coefficients, coefficients + v.channels, coefficients + 2 * v.channels, coefficients + 3 * v.channels};
+  }
+
+  Input of_input() const {
+    const View v = view(input);
+    return {v, affine(input_norm, v.channels), input_relu != 0};
+  }
+};
+
+// The same, and where it writes.
+struct Backward {
+  Gradients read;
   Image to;
   int64_t accumulate;
   Image shortcut;
@@ -128,18 +144,24 @@ SPARSEOPT_EXPORT const char* sparseopt_conv_backward(int64_t threads, const Back
                                                      const int* order, int64_t stride, int64_t reach, int64_t dz_border,
                                                      int64_t samples, float* weight_gradient, double* sums, int64_t tile) {
   return guarded(threads, [&] {
-    const View g = view(pass->g), input = view(pass->input);
-    const float* a = pass->coefficients;
-    const OutputGradient output{g, view(pass->z), a, a + g.channels, a + 2 * g.channels, a + 3 * g.channels};
     const BackwardLayer layer{ordered(*weights, order),
                               int(stride),
                               int(reach),
                               int(dz_border),
-                              {input, affine(pass->input_norm, input.channels), pass->input_relu != 0},
+                              pass->read.of_input(),
                               {optional_view(pass->to), pass->accumulate != 0, optional_view(pass->shortcut), int(pass->shortcut_offset),
                                pass->mask != 0, optional_view(pass->input_z), pass->input_z_norm},
                               int(tile)};
-    conv_backward(layer, output, samples, order, weight_gradient, sums);
+    conv_backward(layer, pass->read.of_output(), samples, order, weight_gradient, sums);
+  });
+}
+
+SPARSEOPT_EXPORT const char* sparseopt_conv_dense_gradient(int64_t threads, const Gradients* read, int64_t stride, int64_t rows,
+                                                           int64_t columns, int64_t padding_rows, int64_t padding_columns,
+                                                           int64_t samples, float* gradient) {
+  return guarded(threads, [&] {
+    const DenseLayer layer{read->of_input(), int(stride), int(rows), int(columns), int(padding_rows), int(padding_columns)};
+    conv_dense_gradient(layer, read->of_output(), samples, gradient);
   });
 }
 

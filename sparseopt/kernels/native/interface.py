@@ -133,6 +133,7 @@ FUNCTIONS = {
         *(Words, Words, Address, Integer, Integer, Integer, Integer),
         *(Address, Address, Integer),
     ),
+    "conv_dense_gradient": (Words, *[Integer] * 6, Address),
     "batch_norm_forward": (
         *(Integer, Integer, Address, Address, Address, Address, Real),
         *(Address, Address, Real, Address, Address),

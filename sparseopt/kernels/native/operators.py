@@ -136,8 +136,9 @@ class Operators:
         reach: int, dz_border: int, samples: int, weight_gradient: Tensor, sums: Tensor | None, tile: int = 0,
     ) -> None:  # fmt: skip
         layout = self._layout
-        of_output, read = layout.image(g, g_border), layout.image(input, input_border, half=True)
-        require(read.blocks == of_output.blocks == layout.blocks(samples), "the batch is another one")
+        gradients, read = self._gradients(
+            *(g, g_border, z, coefficients, input, input_border, input_norm, input_relu, samples)
+        )
         require(dz_border >= 0 and stride in (1, 2), "stride 1 or 2")
         channels, weights = read.channels, values.numel()
         added = NONE if shortcut is None else layout.image(shortcut, shortcut_border)
@@ -152,13 +153,7 @@ class Operators:
             )
         behind = NONE if input_z is None else layout.like(input_z, 0, read, half=True)
         require(input_z is None or behind.half == read.half, "the input and its z in one precision")
-        passed = words(
-            *(
-                *of_output,
-                *layout.like(z, 0, of_output, half=True),
-                address(coefficients, FLOAT, 4, of_output.channels),
-            ),
-            *(*read, optional(input_norm, FLOAT, 3, channels), input_relu),
+        passed = gradients + words(
             *(*(NONE if to is None else layout.like(to, to_border, read)), accumulate),
             *(*added, shortcut_offset, mask),
             *behind,
@@ -172,6 +167,41 @@ class Operators:
             *(_flat(weight_gradient, weights), optional(sums, DOUBLE, 2, channels)),
             self._tile(tile, backward=True),
         )
+
+    def conv_dense_gradient(
+        self, g: Tensor, g_border: int, z: Tensor, coefficients: Tensor, input: Tensor, input_border: int,
+        input_norm: Tensor | None, input_relu: bool, stride: int, padding: tuple[int, int], samples: int, gradient: Tensor,
+    ) -> None:  # fmt: skip
+        """The gradient of all weights, [output, input, row, column]."""
+        gradients, read = self._gradients(
+            *(g, g_border, z, coefficients, input, input_border, input_norm, input_relu, samples)
+        )
+        outputs, inputs, *kernel = gradient.shape
+        require(outputs == z.shape[2] and inputs == read.channels, "a gradient of other channels")
+        require(stride > 0 and min(padding) >= 0, "a stride, and no padding below zero")
+        for size, made, window, pad in zip(
+            (read.height, read.width), z.shape[1:4:2], kernel, padding, strict=True
+        ):
+            require((made - 1) * stride + window <= size + 2 * pad, "a window beyond the image")
+        call(
+            self._library.sparseopt_conv_dense_gradient,
+            *(gradients, stride, *kernel, *padding, samples, address(gradient, FLOAT)),
+        )
+
+    def _gradients(
+        self, g: Tensor, g_border: int, z: Tensor, coefficients: Tensor, input: Tensor, input_border: int,
+        input_norm: Tensor | None, input_relu: bool, samples: int,
+    ) -> tuple[bytes, Image]:  # fmt: skip
+        """What a backward pass reads, and the image of its input."""
+        layout = self._layout
+        of_output, read = layout.image(g, g_border), layout.image(input, input_border, half=True)
+        require(read.blocks == of_output.blocks == layout.blocks(samples), "the batch is another one")
+        of_z, channels = layout.like(z, 0, of_output, half=True), of_output.channels
+        found = words(
+            *(*of_output, *of_z, address(coefficients, FLOAT, 4, channels)),
+            *(*read, optional(input_norm, FLOAT, 3, read.channels), input_relu),
+        )
+        return found, read
 
     def batch_norm_forward(
         self, sums: Tensor, shift: Tensor, count: int, gamma: Tensor | None, beta: Tensor | None, eps: float,

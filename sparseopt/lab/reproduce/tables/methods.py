@@ -51,7 +51,7 @@ def methods_table(outcomes: Outcomes) -> LabelledTable:
             "0 out.",
             "FLOPs are relative to the dense network's, as the papers count them, at the densities that the layers have in the "
             "end. Time is wall time, whatever else the machine did. Sparse kernels: how many of the sparse layers ran on them; "
-            '"dense gradients" where the method reads those of all weights, which torch then computes, at every step.',
+            '"dense gradients" where the method reads those of all weights, which are then computed besides, at every step.',
             *missing_notes(outcomes),
         ],
     )

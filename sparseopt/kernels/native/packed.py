@@ -1,9 +1,9 @@
 """A layer's weight as the kernels take it: the active values in, their gradient out, whatever the storage.
 
 Packed storage has both as they are. From a dense weight the values are gathered before a pass, and the gradient is scattered
-after it. Where a step reads the gradient of inactive weights too, it is computed from what the layer has read (x) and the gradient of
-what it has written (dy): that of a linear layer by torch, on packed storage when the step asks for it, that of a convolution by a
-kernel, at once.
+after it. Where a step reads the gradient of inactive weights too, it is computed from what the layer has read (x) and the
+gradient of what it has written (dy): that of a linear layer by torch, on packed storage when the step asks for it, that of a
+convolution by a kernel, at once.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,9 @@ aimed at (`drop_fraction` of the network's active weights), H doubles for the ne
 it halves. As many weights as went are grown at random, shared among the layers in proportion to what each has kept. The total
 stays exact.
 
-H is remembered with the optimizer's state. A layer keeps at least its largest weight, which the paper leaves open.
+H is remembered with the optimizer's state. A layer keeps at least its largest weight, which the paper leaves open. As in the
+authors' code H begins at 0.001 and updates go on to the end of the training; there the steps between them grow by a table of
+epochs, here they stay `every`.
 
 >>> import sparseopt as so
 >>> so.DSR(total_steps=1000).drop_fraction

@@ -8,7 +8,7 @@ on the move gains connections, and the total stays exact.
 The gradient is dense at every step, and M costs the memory of the dense network: it is remembered with the optimizer's state,
 whole on each rank. The authors' code takes the momentum of the base optimizer (for Adam, divided by the root of its second
 moment), spares layers that are nearly dense, and evens out rounding over updates; here M is its own, and counts are exact at
-once.
+once. As there, the share that is dropped falls as half a cosine over all of the training; there to 0.005, here to 0.
 
 >>> import sparseopt as so
 >>> so.SNFS(total_steps=1000).needs_dense_grad(1)

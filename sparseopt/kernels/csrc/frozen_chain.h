@@ -41,7 +41,7 @@ class FrozenChainOf : public FrozenChain {
     lists_.clear(), blocks_.clear(), single_.clear();
     for (const FrozenLinear& each : layers_) {
       if (!vectors_) {
-        single_.emplace_back(each.weights);
+        single_.emplace_back(each.weights, each.bias);
         continue;
       }
       const int own = int(block ? std::min(block, each.weights.in) : each.weights.in);
@@ -95,7 +95,7 @@ class FrozenChainOf : public FrozenChain {
       float* to = i + 1 < layers_.size() ? memory + i % 2 * widest_ : y;
       const SingleLinear& layer = single_[i];
       const int first = layer.groups() * member.number / member.of, last = layer.groups() * (member.number + 1) / member.of;
-      layer.run(layers_[i].bias, first, last, layers_[i].activation == LinearActivation::relu, x, to);
+      layer.run(first, last, layers_[i].activation == LinearActivation::relu, x, to);
       member.wait();
       if (layers_[i].activation == LinearActivation::gelu) {
         const auto [begin, end] = outputs(layers_[i], member);

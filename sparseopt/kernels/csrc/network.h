@@ -66,7 +66,7 @@ class NetworkOf : public Network {
         inputs_(t.inputs, t.inputs + t.input_count), outputs_(t.outputs, t.outputs + t.output_count), owner_(arenas().new_owner()) {
     for (int64_t i = 0; i < t.layer_count; ++i) layers_.emplace_back(t.layers[i]);
     for (size_t i = 0; i < layers_.size(); ++i) choose(i, Way{});
-    for (const Output& each : outputs_) heads_.emplace_back(each.weights);
+    for (const Output& each : outputs_) heads_.emplace_back(each.weights, each.bias);
     slack_ = slack();
     team_ = largest_team();
   }
@@ -208,7 +208,7 @@ class NetworkOf : public Network {
     write_means(x, bands, samples, means);
     const SingleLinear& head = heads_[index];
     for (int sample = 0; sample < samples; ++sample)
-      head.run(output.bias, 0, head.groups(), false, means + int64_t(sample) * x.channels, to + sample * output.weights.out);
+      head.run(0, head.groups(), false, means + int64_t(sample) * x.channels, to + sample * output.weights.out);
   }
 
   int64_t floats_, slack_ = 0;

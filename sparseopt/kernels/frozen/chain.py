@@ -58,11 +58,9 @@ class FrozenChain(nn.Module):
         if x.shape[-1] != self._features or (self.content.flat and x.dim() != 2):
             shape = f"(N, {self._features})" if self.content.flat else f"(..., {self._features})"
             raise RuntimeError(f"expected features of shape {shape}, got {tuple(x.shape)}")
-        flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        if flat.dtype is not FLOAT or not flat.is_contiguous():
-            flat = flat.float().contiguous()
-        y = self._runner(flat.shape[0])(flat)
-        return (y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1]),)
+        if x.dtype is not FLOAT or not x.is_contiguous():
+            x = x.float().contiguous()
+        return (self._runner(x.numel() // self._features)(x),)
 
     def report(self) -> dict[str, str]:
         """How the layers run for the number of samples that came last; empty before the first ones."""

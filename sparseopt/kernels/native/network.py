@@ -218,8 +218,10 @@ class NativeChain(_Handle):
         self._call("choose", self._handle, vectors, block)
 
     def run(self, x: Tensor) -> Tensor:
-        """[sample, feature] -> [sample, feature]"""
-        (inputs, outputs), samples = self._features, x.shape[0]
-        y = torch.empty((samples, outputs), dtype=FLOAT, device=CPU)
-        self._checked(self._run, self._handle, samples, address(x, FLOAT, samples, inputs), y.data_ptr())
+        """[..., feature] -> [..., feature]"""
+        (inputs, outputs), shape = self._features, x.shape
+        require(shape[-1] == inputs, "another number of features")
+        at = address(x, FLOAT)
+        y = x.new_empty((*shape[:-1], outputs))
+        self._checked(self._run, self._handle, x.numel() // inputs, at, y.data_ptr())
         return y

@@ -67,7 +67,7 @@ def found_and_true(
         read = read.relu() if relu else read
     dz = a * g + (b * (z - mean) + c)
     true, size_of_sums = (
-        conv2d_weight(each, gradient.shape, of, stride, padding)
+        conv2d_weight(each, gradient.shape, of, stride, padding)  # pyright: ignore[reportArgumentType]
         for each, of in (
             (read, dz),
             (

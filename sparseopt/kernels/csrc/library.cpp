@@ -1,5 +1,5 @@
-// The kernels as C functions: pointers and sizes in, nothing of torch. `native/operators.py` is their only caller and checks what it
-// hands over; here everything is trusted. All write into memory the caller made, so that buffers can be reused from step to step.
+// The kernels as C functions: pointers and sizes in, nothing of torch. `native/operators.py` and its parts are their only callers and check
+// what they hand over; here everything is trusted. All write into memory the caller made, so that buffers can be reused from step to step.
 #include <exception>
 #include <string>
 
@@ -19,7 +19,7 @@
 namespace sparseopt {
 namespace {
 
-// Structs are rows of 64-bit words, which `native/operators.py` fills in this order. A null pointer says that there is none.
+// Structs are rows of 64-bit words, which their callers fill in this order. A null pointer says that there is none.
 
 // An activation in the lane layout, its sizes without the border.
 struct Image {

@@ -207,7 +207,7 @@ def install(
             "leave it out, and its linear layers keep float32"
         )
     else:
-        logger.info("accelerated %s", shared)
+        logger.info("accelerated %s", str(shared))  # whoever keeps the record keeps no model
     for line in _table(model, shared).splitlines():
         logger.info("  %s", line)
     return model

@@ -1,8 +1,10 @@
 """`sparseopt sweep`, as the person at the keyboard meets it."""
 
+import gc
 import json
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,6 +29,7 @@ from sparseopt.lab.sweep.plan import Runs
 from sparseopt.lab.sweep.trials import Trials
 from sparseopt.lab.sweep.worker import Worker
 from sparseopt.lab.training.place import Place
+from sparseopt.lab.training.train import Summary, train
 
 pytestmark = pytest.mark.slow
 
@@ -264,3 +267,33 @@ def test_a_run_that_somebody_else_trains_does_not_hold_up_the_others(tmp_path: P
     here.close()
     assert seen == [True]
     assert occupied.summary_file.exists()
+
+
+def test_a_worker_lets_go_of_a_run_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors and modules of a run refer to one another: without help they would stay for many runs."""
+    configs = [replace(RECIPES["digits-mlp"], epochs=1, hidden=(16,), seed=seed) for seed in range(3)]
+    job = Job(
+        *(Database(beside(tmp_path)), "study", Runs.of(configs, Definition("runs")), tmp_path),
+        Place(threads=1, accelerate="on"),
+        heartbeat=0.1,
+    )
+    Trials.open(job.database, job.name, job.plan)
+    there: list[int] = []
+    made: list[weakref.ref[object]] = []
+
+    def watched(*args: Any, **options: Any) -> Summary:
+        there.append(sum(each() is not None for each in made))
+        summary = train(*args, **options)
+        assert summary.experiment is not None
+        made.append(weakref.ref(summary.experiment.model))
+        return summary
+
+    monkeypatch.setattr("sparseopt.lab.sweep.worker.train", watched)
+    here, end = Pipe()
+    gc.disable()
+    try:
+        Worker(job, "a worker", Sender(end)).run()  # pyright: ignore[reportArgumentType] - not on Windows
+    finally:
+        gc.enable()
+    here.close()
+    assert there == [0, 0, 0]

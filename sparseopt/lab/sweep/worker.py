@@ -1,5 +1,6 @@
 """A worker: a process that takes up one trial after the other and trains it, until there is nothing left to do."""
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -70,6 +71,7 @@ class Worker:
             claim = self.patience(self._claim) if WAITING in states else None
             if claim is not None:
                 self._take_up(claim)
+                gc.collect()  # of a network, before the next one is made
             else:
                 time.sleep(min(IDLE_SECONDS, self.job.heartbeat))
 

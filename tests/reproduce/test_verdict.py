@@ -39,6 +39,16 @@ def test_nothing_is_claimed_of_unclear_seeds_or_of_one(at_scale: AtScale, outcom
     assert "nothing is claimed" in told
 
 
+def test_corrections_of_a_single_seed_share_a_sentence(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:
+    corrections = ("none", "layer", "global", "overall")
+    grid = at_scale(TARGETS["table-cifar100-set"], **SMALL | {"corrections": corrections})
+    measured = {BASE: [49.0, 50.0], OURS: [50.0, 51.2], Arm("global"): [48.0], Arm("overall"): [50.5]}
+    several, single = verdict(outcomes_of(grid, measured))
+    assert several.startswith("SparseOpt against the baseline")
+    assert single.startswith("One seed has no interval, so nothing is claimed")
+    assert single.endswith(": SparseOpt (global) -1.00, SparseOpt (overall) +1.50.")
+
+
 def test_the_training_loss_is_judged_the_other_way_round(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:
     grid = at_scale(TARGETS["table-cifar100-set"], **SMALL)
     same = {OURS: [50.0, 51.0, 52.0], BASE: [50.0, 51.0, 52.0]}

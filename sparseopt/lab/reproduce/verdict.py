@@ -10,10 +10,15 @@ from sparseopt.lab.show.words import counted
 
 
 def verdict(outcomes: Outcomes) -> list[str]:
-    """One paragraph for each correction, with and without HAM, and one about step size where it is controlled."""
+    """One paragraph for each correction, with and without HAM, one for all that have a single seed, and one about step size
+    where it is controlled."""
     corrected = (*READINGS, *BY_NORM)
     arms = sorted((arm for arm in outcomes.grid.arms if arm.correction in corrected), key=lambda arm: arm.ham)
-    told = [sentence for arm in arms for sentence in _ordering(outcomes, arm)]
+    counted_arms = [counts for arm in arms if (counts := count_claims(outcomes, arm)).differences]
+    single = [counts for counts in counted_arms if _single(counts)]
+    alone = single if len(single) > 1 else []
+    told = [_ordering(outcomes, counts) for counts in counted_arms if counts not in alone]
+    told += [_single_seeds(alone)] if alone else []
     if not told and outcomes.grid.target.of_methods:
         return []
     if not told:
@@ -23,24 +28,38 @@ def verdict(outcomes: Outcomes) -> list[str]:
     return [*told, *_step_size(outcomes)]
 
 
-def _ordering(outcomes: Outcomes, arm: Arm) -> list[str]:
-    counts = count_claims(outcomes, arm)
-    cells = len(counts.differences)
-    if not cells:
-        return []
+def _single(counts: ClaimCount) -> bool:
+    return all(len(each.differences) < 2 for each in counts.differences.values())
+
+
+def _single_seeds(several: list[ClaimCount]) -> str:
+    gains = (
+        f"{counts.arm.label} {fmean(each.mean for each in counts.differences.values()):+.2f}"
+        for counts in several
+    )
+    cells = {len(counts.differences) for counts in several}
+    mean = "" if cells == {1} else ", mean over cells"
+    return (
+        "One seed has no interval, so nothing is claimed of these differences to the baseline, in points of test accuracy after "
+        f"the last epoch{mean}: {', '.join(gains)}."
+    )
+
+
+def _ordering(outcomes: Outcomes, counts: ClaimCount) -> str:
+    arm, cells = counts.arm, len(counts.differences)
     better, worse = counts.claimed("improves"), counts.claimed("worsens")
     base = "the baseline" + (" w/ HAM" if arm.ham else "")
     sentence = (
         f"{arm.label} against {base}, test accuracy after the last epoch: the paper's ordering ({NAMES['layer']} above the "
         f"baseline) showed in {counts.ahead} of {counted(cells, 'cell')} by the mean over seeds. "
     )
-    return [sentence + _confidence(counts, better, worse) + _loss(outcomes, arm)]
+    return sentence + _confidence(counts, better, worse) + _loss(outcomes, arm)
 
 
 def _confidence(counts: ClaimCount, better: list[Cell], worse: list[Cell]) -> str:
     cells = len(counts.differences)
     level = f"{LEVEL:.0%}"
-    if all(len(each.differences) < 2 for each in counts.differences.values()):
+    if _single(counts):
         return "One seed has no interval, so nothing is claimed."
     chance = (
         f" The intervals are for one cell each; of {cells} cells without any effect, {(1 - LEVEL) * cells:.2g} would be "

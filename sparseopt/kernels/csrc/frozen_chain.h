@@ -22,7 +22,7 @@ struct FrozenLinear {
 class FrozenChain {
  public:
   virtual ~FrozenChain() = default;
-  // Samples of one group, at most 8 vectors of them; a single one at a time if it is 1. block: features whose weights pass together.
+  // Vectors of samples that pass together, at most 8; 0: single samples. block: features whose weights pass together, 0: all.
   virtual void choose(int64_t vectors, int64_t block) = 0;
   virtual void run(int64_t samples, const float* x, float* y) const = 0;
 };

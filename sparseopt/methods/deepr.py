@@ -4,13 +4,14 @@ Every step moves an active weight w of sign s by
 
     w <- w - lr (gradient + l1 s) + sqrt(2 lr temperature) noise
 
-and then each with w s < 0 is dropped, and as many inactive connections of the layer, drawn at random, are grown from zero.
-The noise makes the walk a sampler of networks. Every possible connection has one sign: that of its weight at the start, a
-random one where it had none.
+and then each with w s < 0 is dropped, and as many inactive connections of the layer, drawn at random, are grown from zero: one
+that has just been dropped may be among them. The noise makes the walk a sampler of networks. Every possible connection has one
+sign: that of its weight at the start, a random one where it had none.
 
-The noise enters as a gradient, sqrt(2 temperature / lr) times a normal draw: with plain SGD that is the formula, with
-momentum or Adam the base optimizer shapes it. Signs are remembered with the optimizer's state. The authors' code for MNIST has
-noise of standard deviation lr * 1e-5 instead of the paper's sqrt(2 lr temperature), and grows connections at 1e-12, not 0.
+The noise enters as a gradient, sqrt(2 temperature / lr) times a normal draw, which no correction or clip changes: with plain
+SGD that is the formula, with momentum or Adam the base optimizer shapes it. Signs are remembered with the optimizer's state.
+The authors' code for MNIST has noise of standard deviation lr * 1e-5 instead of the paper's sqrt(2 lr temperature), and grows
+connections at 1e-12, not 0.
 
 >>> import sparseopt as so
 >>> all(so.DeepR(total_steps=100).due(step) for step in range(100))
@@ -61,14 +62,13 @@ class DeepR(WeightMethod):
     def due(self, step: int) -> bool:
         return step == 0 or super().due(step)
 
-    def adjust(self, view: LayerView, step: int) -> Tensor | None:
-        assert view.grad is not None
-        grad = view.grad + self.l1 * self._signs(view).to(view.grad.dtype)
-        if self.temperature and view.lr:
-            draw = view.generator
-            noise = torch.randn(view.mask.shape, generator=draw, device="cpu").to(grad.device, grad.dtype)
-            grad = grad + (2 * self.temperature / view.lr) ** 0.5 * noise
-        return grad
+    def term(self, view: LayerView, step: int) -> Tensor | None:
+        term = self.l1 * self._signs(view).to(view.weight.dtype)
+        if self.temperature:
+            noise = torch.randn(view.mask.shape, generator=view.generator, device="cpu").to(term)
+            lr = torch.as_tensor(view.lr).to(term)  # which need not be read, where it is on another device
+            term = term + torch.where(lr > 0, 2 * self.temperature / lr, 0.0).sqrt() * noise
+        return term
 
     def drop_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
         return weight  # in the sense of its sign, as `choose` has it
@@ -82,6 +82,9 @@ class DeepR(WeightMethod):
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
         return super().choose(replace(view, weight=self._signed(view)), count)
+
+    def anew(self, view: LayerView) -> Tensor | None:
+        return view.mask & (self._signed(view) < 0)
 
     def _signed(self, view: LayerView) -> Tensor:
         return view.weight * self._signs(view)

@@ -5,7 +5,7 @@ At the steps t = t_0, t_0 + every, ..., t_0 + n every the sparsity is raised to
     s_t = s_f + (s_i - s_f) (1 - (t - t_0) / (n every))^3
 
 and the smallest weights go: many at first, when there are many to spare, few at the end. Layer by layer each keeps its own
-number, which moves along the same curve from its share at `start` to its share at `sparsity`; with `scope="global"` one
+number, which moves along the same curve from what it has at the start to its share at `sparsity`; with `scope="global"` one
 threshold over all layers decides (GraNet's code, and IST's). Weights move at every step.
 
 Begin from a topology of the sparsity `start`: `sparsify(model, 0.0)`, on a fresh network or a trained one.
@@ -20,6 +20,7 @@ weight fewer than asked for, and more where magnitudes tie; here counts are exac
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -79,8 +80,12 @@ class GMP(Method):
         return max(math.floor((self._pruned_by() - self.first) / self.interval), 0)
 
     def due(self, step: int) -> bool:
+        if step == 0:  # what each layer begins with is noted
+            return True
+        if not self.prunings:  # no time for a curve: all at once
+            return step == max(self.first, 1)
         k, odd = divmod(step - self.first, self.interval)
-        return step > 0 and odd == 0 and 0 <= k <= self.prunings
+        return odd == 0 and 0 <= k <= self.prunings
 
     def progress_at(self, step: int) -> float:
         """How far the curve has gone at this step: 0 at `start`, 1 at `sparsity`."""
@@ -102,19 +107,27 @@ class GMP(Method):
         open_share = (self.sparsity - self.sparsity_at(step)) / self.sparsity if self.sparsity else 0.0
         return super().cost_at(step, sparse + (1 - sparse) * open_share)
 
-    def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
-        return {name: Count(count, count) for name, count in self.pruned_counts(views, step).items()}
+    def needs_dense_grad(self, step: int) -> bool:
+        return step > 0 and super().needs_dense_grad(step)
 
-    def pruned_counts(self, views: Views, step: int) -> dict[str, int]:
+    def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
+        return {name: Count(count, count) for name, count in self.pruned_counts(views, step, memory).items()}
+
+    def pruned_counts(self, views: Views, step: int, memory: Memory) -> dict[str, int]:
         """How many of its active weights each layer still has after pruning at this step."""
+        first = {name: int(memory.numbers.setdefault(name, view.active())) for name, view in views.items()}
+        if step == 0:
+            return first
         if self.scope == "global":
             return largest_of_active(views, 1 - self.sparsity_at(step))
-        shapes = {name: tuple(view.mask.shape) for name, view in views.items()}
-        ends = (active_counts(shapes, value, self.distribution) for value in (self.start, self.sparsity))
-        first, last = ends
+        last = self.final_counts({name: tuple(view.mask.shape) for name, view in views.items()})
         left = 1 - self.progress_at(step)
         wanted = {name: round(last[name] + (first[name] - last[name]) * left) for name in views}
         return {name: min(view.active(), wanted[name]) for name, view in views.items()}
+
+    def final_counts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """How many active weights each layer ends with, where each has its own number."""
+        return active_counts(shapes, self.sparsity, self.distribution)
 
     def _pruned_by(self) -> float:
         return self.end

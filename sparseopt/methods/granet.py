@@ -14,7 +14,6 @@ at 0.
 (0.5, True)
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -58,7 +57,7 @@ class GraNet(GMP):
             )
 
     def due(self, step: int) -> bool:
-        regrows = step < self.end and step > self.first and (step - self.first) % self.every == 0
+        regrows = 0 < step < self.end and step > self.first and (step - self.first) % self.every == 0
         return regrows or super().due(step)
 
     def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
@@ -68,9 +67,12 @@ class GraNet(GMP):
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
         fraction = self.drop_fraction_at(step)
         return {
-            name: Count(count - math.floor(fraction * count), count)
-            for name, count in self.pruned_counts(views, step).items()
+            name: self._moved(count, fraction if views[name].grad is not None else 0.0)
+            for name, count in self.pruned_counts(views, step, memory).items()
         }
 
+    def moves_unreached(self) -> bool:
+        return True  # they are pruned; nothing grows in them
+
     def _pruned_by(self) -> float:
-        return self.prune_until * self.total_steps
+        return self.share(self.prune_until)

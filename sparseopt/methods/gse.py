@@ -50,13 +50,16 @@ class GSE(RigL):
             raise ValueError(f"subset must be positive, got {self.subset}")
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
+        return super().choose(self.looked_at(view, count), count)
+
+    def looked_at(self, view: LayerView, count: Count) -> LayerView:
+        """The layer with the gradient of the random subset alone; the rest is not a number."""
         assert view.grad is not None
         draw = uniform(view.generator, *view.mask.shape).to(view.mask.device)
         inactive = view.mask.numel() - view.active()
         drawn = min(max(math.ceil(self.subset * view.active()), count.active - count.keep), inactive)
         subset = take_lowest(draw, ~view.mask, drawn)
-        seen = view.grad.masked_fill(~subset, float("nan"))  # ranks below every number
-        return super().choose(replace(view, grad=seen), count)
+        return replace(view, grad=view.grad.masked_fill(~subset, float("nan")))  # ranks below every number
 
     def cost_at(self, step: int, sparse: float) -> float:
         return sparse if not self.due(step) else (2 * sparse + min(1.0, sparse * (1 + self.subset))) / 3

@@ -58,6 +58,10 @@ class Method(UpdateSchedule):
         """May the number of active weights of a layer change?"""
         return False
 
+    def moves_unreached(self) -> bool:
+        """Does an update also concern layers that the loss has not reached at its step? Where counts follow a schedule."""
+        return self.changes_counts() and not self.uses_gradient
+
     def starts_at(self) -> float | None:
         """The sparsity that a topology must have for this method to begin with; None: any."""
         return None

@@ -18,12 +18,14 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from sparseopt.methods.gse import GSE
 from sparseopt.methods.method import Method
 from sparseopt.methods.schedule import UpdateSchedule
 from sparseopt.methods.view import Count, LayerView, Memory, Views
 from sparseopt.methods.weights import WeightMethod
 from sparseopt.topology.layers import Layer
 from sparseopt.topology.nm import check_nm, from_groups, has_groups, nm_count, rank_in_group, to_groups
+from sparseopt.topology.randomness import uniform
 from sparseopt.topology.selection import take_lowest
 
 
@@ -48,6 +50,11 @@ class NM(Method):
         if rule.changes_counts() or isinstance(rule, WeightMethod | NM):
             raise ValueError(
                 f"{type(rule).__name__} does not keep the counts that n:m fixes; NM takes Static, SET, RigL, GSE or MEST"
+            )
+        if type(rule).choose is not Method.choose and not isinstance(rule, GSE):
+            raise ValueError(
+                f"{type(rule).__name__} has a choice of its own within a layer, which n:m would leave out; NM takes Static, SET, "
+                "RigL, GSE or MEST"
             )
         for field in fields(UpdateSchedule):
             object.__setattr__(self, field.name, getattr(rule, field.name))
@@ -84,6 +91,8 @@ class NM(Method):
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
         layer, rule = _layer(view), self.rule
+        if isinstance(rule, GSE) and view.grad is not None:
+            view = rule.looked_at(view, count)
         if not has_groups(layer, self.m):
             return torch.ones_like(view.mask)
         grad = view.grad if self.uses_gradient else None
@@ -96,8 +105,9 @@ class NM(Method):
         grow = (
             rule.grow_score(view.weight, grad, view.generator)
             if started and not _never_grows(rule)
-            else torch.rand(view.mask.shape, generator=view.generator).to(view.mask.device)
+            else uniform(view.generator, *view.mask.shape).to(view.mask.device)
         )
+        grow = grow.masked_fill(grow.isnan(), -1.0)  # what the rule does not look at comes last
         return self._best(grow.masked_fill(kept, float("inf")), layer)
 
     def _best(self, score: Tensor, layer: Layer) -> Tensor:

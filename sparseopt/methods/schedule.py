@@ -40,7 +40,12 @@ class UpdateSchedule:
     @property
     def end(self) -> float:
         """The first step without an update, not necessarily a whole number."""
-        return self.until * self.total_steps
+        return self.share(self.until)
+
+    def share(self, of_training: float) -> float:
+        """So much of total_steps, in steps; a whole number where only rounding keeps it from being one."""
+        steps = of_training * self.total_steps
+        return float(round(steps)) if abs(steps - round(steps)) < 1e-9 * self.total_steps else steps
 
     def due(self, step: int) -> bool:
         """Is the topology updated at this step?"""

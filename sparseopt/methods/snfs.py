@@ -60,10 +60,9 @@ class SNFS(WeightMethod):
     def changes_counts(self) -> bool:
         return True
 
-    def adjust(self, view: LayerView, step: int) -> Tensor | None:
+    def watch(self, view: LayerView, step: int) -> None:
         if view.grad is not None and step < self.end:
             view.memory[MOMENTUM] = self.momentum * view.memory[MOMENTUM] + (1 - self.momentum) * view.grad
-        return None
 
     def grow_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
         assert grad is not None

@@ -102,7 +102,7 @@ class SRigL(RigL):
             salient |= take_highest(view.grad.abs(), ~view.mask, active - keep)
         found = layer.by_neuron(salient).sum(1)
         fan_in = layer.by_neuron(view.mask).sum(1).amax()
-        left = found >= (self.gamma_sal * fan_in).clamp(min=1)
+        left = found >= (self.gamma_sal * fan_in.double() - 1e-9).clamp(min=1)  # 0.3 of 50 is 15
         if view.grad is None:  # the start: nobody is ablated
             left = torch.ones_like(left)
         if int(left.sum()) > weights or not left.any():

@@ -59,9 +59,8 @@ class SRSTE(TopMethod):
     def choose(self, view: LayerView, count: Count) -> Tensor:
         return nm_mask(view.weight.abs(), _layer(view), self.n, self.m)
 
-    def adjust(self, view: LayerView, step: int) -> Tensor | None:
-        assert view.grad is not None
-        return view.grad + self.decay * view.weight.masked_fill(view.mask, 0)
+    def term(self, view: LayerView, step: int) -> Tensor | None:
+        return self.decay * view.weight.masked_fill(view.mask, 0)
 
 
 def _layer(view: LayerView) -> Layer:

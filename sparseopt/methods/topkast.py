@@ -1,16 +1,15 @@
 """Top-KAST, top-k always sparse training (Jayakumar et al. 2020): a larger set learns than the forward pass uses.
 
 The forward pass uses A, the largest weights of each layer at the sparsity `sparsity`. The gradient moves B, the largest at
-the smaller sparsity `backward_sparsity`, of which A is a part. A weight in B that has grown beyond one of A takes its place;
-what falls out of B is forgotten. An exploration penalty shrinks the weights of A by `penalty` w and those of B outside A,
-which have more to prove, by `penalty` w / D, with D the density of A.
+the smaller sparsity `backward_sparsity`, of which A is a part. A weight in B that has grown beyond one of A takes its place.
+What falls out of B keeps its value and rests, until the weights of B have shrunk below it. An exploration penalty shrinks the
+weights of A by `penalty` w and those of B outside A, which have more to prove, by `penalty` w / D, with D the density of A.
 
-A is the topology's mask; the values of B outside A lie with the optimizer. Begin from a dense topology, `sparsify(model,
+A is the topology's mask; the values outside A lie with the optimizer. Begin from a dense topology, `sparsify(model,
 0.0)`: both sets are chosen from it before the first step. `every` may be larger than 1, as the paper recommends for speed (it
 loses little up to 100). The penalty is of the l2 kind, half the square; the paper writes it for magnitudes, `penalty_norm=1`.
-A weight that returns to B starts at 0 with zero state, where the authors leave its old value in a dense memory. There is no
-code of the authors; a public one (torch_topkast) penalises norms of layers, not squares, and chooses anew at every step of the
-first epochs only.
+A weight that returns to B has the value it left with, and zero state. There is no code of the authors; a public one
+(torch_topkast) penalises norms of layers, not squares, and chooses anew at every step of the first epochs only.
 
 >>> import sparseopt as so
 >>> so.TopKAST(total_steps=100, sparsity=0.9, backward_sparsity=0.8).cost_at(1, sparse=0.1)
@@ -80,8 +79,7 @@ class TopKAST(TopMethod):
         everything = torch.ones_like(view.mask)
         return view.mask | take_highest(view.weight.abs(), everything, min(larger, view.mask.numel()))
 
-    def adjust(self, view: LayerView, step: int) -> Tensor | None:
-        assert view.grad is not None
-        density = view.active() / view.mask.numel()
+    def term(self, view: LayerView, step: int) -> Tensor | None:
+        density = view.mask.sum() / view.mask.numel()  # stays on its device
         pull = view.weight if self.penalty_norm == 2 else view.weight.sign()
-        return view.grad + self.penalty * torch.where(view.mask, pull, pull / density)
+        return self.penalty * torch.where(view.mask, pull, pull / density)

@@ -24,7 +24,7 @@ class LayerView:
     generator: torch.Generator | None = None
     layer: Layer | None = None
     memory: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    lr: float = 0.0
+    lr: float | Tensor = 0.0
 
     def active(self) -> int:
         return int(self.mask.sum())
@@ -46,6 +46,12 @@ class Memory:
 
     numbers: dict[str, float] = field(default_factory=dict[str, float])
     layers: dict[str, dict[str, Tensor]] = field(default_factory=dict[str, dict[str, Tensor]])
+
+    def follow(self, parameters: Mapping[str, Tensor]) -> None:
+        """Move to the devices that the parameters are on now."""
+        for name, tensors in self.layers.items():
+            for key, tensor in tensors.items():
+                tensors[key] = tensor.to(parameters[name].device)
 
     def of(self, name: str) -> dict[str, Tensor]:
         return self.layers.setdefault(name, {})

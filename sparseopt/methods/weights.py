@@ -1,9 +1,10 @@
 """Methods that also have a say in how weights move: extra terms of the gradient, and weights that learn while inactive.
 
 Most methods decide at times who is connected, and leave the weights to the optimizer. Some are part of every step. What they
-need beyond `Method` is here: `adjust`, asked before every move of the weights; and, where weights that the forward pass does
-not see go on learning, `awake`, the set of all that learn. Between steps the values of such weights lie aside, with the
-optimizer; the model's own tensors are exactly zero outside the masks, as under every other method.
+need beyond `Method` is here: `watch`, which is shown every gradient; `term`, what they add to it; `anew`, who begins again; and,
+where weights that the forward pass does not see go on learning, `awake`, the set of all that learn. Between steps the values
+of such weights lie aside, with the optimizer; the model's own tensors are exactly zero outside the masks, as under every other
+method.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ class WeightMethod(Method):
     """Base of the methods that are part of every step.
 
     `trains_inactive` says that weights outside the mask learn: the gradient is dense at every step, and optimizer state is kept
-    wherever `awake` says. `keeps_inactive` says that their values are remembered; otherwise they start each step at 0.
+    wherever `awake` says. `keeps_inactive` says that the values of all weights are remembered; otherwise the inactive ones start
+    each step at 0.
     """
 
     moves_weights: ClassVar[bool] = True
@@ -31,8 +33,15 @@ class WeightMethod(Method):
     def needs_dense_grad(self, step: int) -> bool:
         return self.trains_inactive or super().needs_dense_grad(step)
 
-    def adjust(self, view: LayerView, step: int) -> Tensor | None:
-        """The gradient to move the weights by, instead of `view.grad`; None leaves that as it is."""
+    def watch(self, view: LayerView, step: int) -> None:
+        """Shown the gradient of every step as the backward pass left it."""
+
+    def term(self, view: LayerView, step: int) -> Tensor | None:
+        """What moves the weights besides the loss: it is added to their gradient, neither corrected nor clipped."""
+        return None
+
+    def anew(self, view: LayerView) -> Tensor | None:
+        """Mask of the active weights that begin again at zero at this update, also where they are chosen again."""
         return None
 
     def awake(self, view: LayerView, step: int) -> Tensor:

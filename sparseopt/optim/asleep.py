@@ -1,7 +1,8 @@
 """Weights that learn though the forward pass does not see them, as under Top-KAST and SR-STE.
 
 The model's tensors hold what the forward pass uses, and exact zeros elsewhere. What else learns lies here between steps, and is
-put into the tensors (`wake`) while the base optimizer moves the weights, and taken out of them again afterwards (`sleep`).
+put into the tensors (`wake`) while the base optimizer moves the weights, and taken out of them again afterwards (`sleep`). What
+does not learn, but keeps its value, is in the tensors only while the method chooses among all weights (`recall`).
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ class Asleep:
         self.values: dict[str, Tensor] = {}
         self.awake: dict[str, Tensor] = {}  # mask of all that learn, the active weights included
         self.woken = False
+        self.recalled = True  # is what does not learn in the tensors as well?
 
     @torch.no_grad()
     def wake(self, topology: Topology) -> None:
@@ -33,13 +35,24 @@ class Asleep:
         for name, values in self.values.items():
             weight = local(topology.parameters[name].detach())
             mask = local(topology.masks[name])
-            weight.copy_(torch.where(mask, weight, values.to(weight.device)))
-        self.woken = True
+            weight.copy_(torch.where(self.awake[name] & ~mask, values, weight))
+        self.woken, self.recalled = True, False
+
+    @torch.no_grad()
+    def recall(self, topology: Topology) -> None:
+        """Put what does not learn, which the optimizer's step must not see, into the tensors as well."""
+        if self.recalled:
+            return
+        for name, values in self.values.items():
+            weight = local(topology.parameters[name].detach())
+            weight.copy_(torch.where(self.awake[name], weight, values))
+        self.recalled = True
 
     @torch.no_grad()
     def sleep(self, topology: Topology, keep: bool) -> None:
         if not self.woken:
             return
+        self.recall(topology)
         for name in self.awake:
             weight, mask = local(topology.parameters[name].detach()), local(topology.masks[name])
             if keep:
@@ -59,6 +72,12 @@ class Asleep:
             self.awake[name] = after
         return stay
 
+    def follow(self, topology: Topology) -> None:
+        """Move to the devices that the parameters are on now."""
+        for tensors in (self.values, self.awake):
+            for name, tensor in tensors.items():
+                tensors[name] = tensor.to(local(topology.parameters[name]).device)
+
     def state_dict(self, topology: Topology) -> dict[str, Any]:
         return {
             name: {
@@ -71,7 +90,7 @@ class Asleep:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], topology: Topology) -> None:
-        self.values, self.awake, self.woken = {}, {}, False
+        self.values, self.awake, self.woken, self.recalled = {}, {}, False, True
         for name, saved in state.items():
             parameter, shape = topology.parameters[name], topology.layers[name].shape
             self.awake[name] = local(shard_like(unpack(saved["awake"], shape), parameter))

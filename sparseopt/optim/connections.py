@@ -1,11 +1,10 @@
 """The masks after an update: what the method decides for every layer that has a gradient."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from sparseopt.methods import Method
 from sparseopt.methods.parts import in_parts, next_index
@@ -35,13 +34,18 @@ def next_masks(
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
     """The new masks, whole, and the numbers of active weights that the method asked for, by layer. Raises `NotFinite`.
 
-    A layer without a gradient (frozen, or not reached by the loss) is left out; before the first step (step 0) there are no
-    gradients, and the layers are all. The gradients are those that are there, or were `seen`.
+    A layer without a gradient (frozen, or not reached by the loss) is left out, unless it is not frozen and the method
+    `moves_unreached`; before the first step (step 0) there are no gradients, and the layers are all. The gradients are those
+    that are there, or were `seen`.
     """
+
+    def reached(name: str, storage: Storage) -> bool:
+        return storage.parameter.grad is not None or name in seen
+
     layers = {
         name: each
         for name, each in topology.storage.items()
-        if step == 0 or each.parameter.grad is not None or name in seen
+        if step == 0 or reached(name, each) or (method.moves_unreached() and each.parameter.requires_grad)
     }
     gradients = UpdateGradients(method if step else None, step, factors, seen)
     if topology.kind() == "packed":
@@ -51,7 +55,8 @@ def next_masks(
         }
         return new, {name: topology.active(name) for name in new}
     views = {
-        name: view_of(topology, name, step, gradients.of(storage), memory) for name, storage in layers.items()
+        name: view_of(topology, name, step, gradients.of(each) if reached(name, each) else None, memory)
+        for name, each in layers.items()
     }
     counts = method.counts(views, step, memory)
     new = {name: _choose(method, view, counts[name]) for name, view in views.items()}
@@ -73,9 +78,13 @@ class UpdateGradients:
             return None
         name = storage.layer.name
         there = self.seen.get(name, storage.parameter.grad)
-        grad = whole(self.seen[name]) if name in self.seen and storage.kind == "dense" else storage.gradient()
-        if grad is None and there is not None and not self.method.needs_dense_grad(self.step):
-            grad = storage.to_dense(there)  # that of active weights is enough
+        enough = not self.method.needs_dense_grad(self.step)  # is the gradient of the active weights
+        if name in self.seen and storage.kind == "dense":
+            grad = whole(self.seen[name])
+        else:  # a packed layer has it by rows, which all ranks would have to add up
+            grad = None if enough and self.method.due(self.step) else storage.gradient()
+        if grad is None and there is not None and enough:
+            grad = storage.to_dense(there)
         return self._checked(storage.layer, must_be_there(grad, name, type(self.method).__name__))
 
     def in_blocks(self, storage: Packed) -> Iterator[Tensor] | None:
@@ -126,21 +135,25 @@ def _choose(method: Method, view: LayerView, count: Count) -> Tensor:
 
 
 def view_of(
-    topology: Topology, name: str, step: int, grad: Tensor | None, memory: Memory, lr: float = 0.0
+    topology: Topology,
+    name: str,
+    step: int,
+    grad: Tensor | None,
+    memory: Memory,
+    lr: float | Tensor = 0.0,
+    purpose: str | None = None,
 ) -> LayerView:
-    """A layer as a method sees it: whole, also where its parameter is sharded, so that ranks decide alike."""
+    """A layer as a method sees it: whole, also where its parameter is sharded, so that ranks decide alike.
+
+    `purpose`: what is drawn for it at this step has nothing to do with other draws.
+    """
+    key = (step, name) if purpose is None else (step, name, purpose)
     return LayerView(
         mask=whole(topology.masks[name]),
         weight=topology.weight(name),
         grad=grad,
-        generator=generator(topology.seed, step, name),
+        generator=generator(topology.seed, *key),
         layer=topology.layers[name],
         memory=memory.of(name),
         lr=lr,
     )
-
-
-def learning_rates(base: Optimizer, parameters: Iterable[Tensor]) -> list[float]:
-    """The learning rate of the group that each parameter is in; 0 where the optimizer has none."""
-    rates = {id(p): group.get("lr", 0.0) for group in base.param_groups for p in group["params"]}
-    return [float(rates[id(parameter)]) for parameter in parameters]

@@ -37,6 +37,8 @@ def sparse_parameters(
     power, early, late = _power(correction), fixed, dict[str, Tensor]()
     if clip == "paper" and power is None and not callable(correction) and correction != "none":
         early, late = _apart(topology, correction)
+    if awake:  # weights of neurons that the forward pass gives no input learn, too: there is no skew to go by
+        early = {name: x.masked_fill(x == 0, 1) for name, x in early.items()}
     return [
         SparseParameter(
             storage,

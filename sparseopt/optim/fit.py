@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sparseopt.methods import Method, WeightMethod
+from sparseopt.methods import GMP, NM, Method, SRigL, WeightMethod
 from sparseopt.optim.wrapper import OptimizerWrapper
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import is_sharded
@@ -30,6 +30,25 @@ def check_start(method: Method, topology: Topology) -> None:
         raise ValueError(
             f"{type(method).__name__} begins at sparsity {start:g}, and the topology has {topology.sparsity():.4g}: give it "
             f"what sparsify(model, {start:g}) returns; the sparsity to reach is the method's own, sparsity=..."
+        )
+
+
+def check_masks(method: Method, topology: Topology) -> None:
+    """Raise ValueError if the masks that the method makes cannot be had from this topology."""
+    if isinstance(method, GMP) and method.scope == "layer":
+        ends = method.final_counts({name: layer.shape for name, layer in topology.layers.items()})
+        short = [name for name, count in ends.items() if topology.active(name) < count]
+        if short:
+            raise ValueError(
+                f"{type(method).__name__} only prunes, and {short[0]!r} begins with {topology.active(short[0])} active "
+                f"weights, where distribution={method.distribution!r} asks for {ends[short[0]]} at the end: give sparsify "
+                f"and {type(method).__name__} the same distribution"
+            )
+    normed = [name for name, layer in topology.layers.items() if layer.norm_dim is not None]
+    if isinstance(method, SRigL | NM) and normed:
+        raise ValueError(
+            f"{type(method).__name__} decides the fan-in of every neuron, and {normed[0]!r} is under weight_norm, which needs a "
+            "weight in every slice: leave it out with sparsify(exclude=...), or use RigL"
         )
 
 

@@ -21,7 +21,7 @@ Weight decay, momentum and the like remain the base optimizer's business.
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
 import torch
@@ -35,15 +35,16 @@ from sparseopt.optim.agreement import check_agreement
 from sparseopt.optim.arrivals import Arrivals
 from sparseopt.optim.asleep import Asleep, trains_inactive
 from sparseopt.optim.configuration import configuration, warn_of_changes
-from sparseopt.optim.connections import NotFinite, learning_rates, next_masks, view_of
+from sparseopt.optim.connections import NotFinite, next_masks, view_of
 from sparseopt.optim.correction import Correction, check_correction, tell_where
 from sparseopt.optim.decay import check_correct_decay, correct_decay
 from sparseopt.optim.factors import factors_now, fixed_factors, sparse_parameters
-from sparseopt.optim.fit import check_fit_for_rows, check_parameters, check_start
+from sparseopt.optim.fit import check_fit_for_rows, check_masks, check_parameters, check_start
 from sparseopt.optim.gradients import PREPARE
+from sparseopt.optim.terms import add_terms, show_gradients
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
 from sparseopt.topology import Topology
-from sparseopt.topology.sharding import local, part_like, whole
+from sparseopt.topology.sharding import local, shard_like
 from sparseopt.topology.storage import hold
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class SparseOpt(OptimizerWrapper):
             raise ValueError(f"clip must be 'active' or 'paper', got {clip!r}")
         check_parameters(base, topology)
         check_start(method, topology)
+        check_masks(method, topology)
         check_fit_for_rows(base, topology, method)
         topology.follow_parameters()
         check_correction(correction, topology)
@@ -218,25 +220,16 @@ class SparseOpt(OptimizerWrapper):
         self._see_gradients()
         if trains_inactive(self.method):
             self._asleep.wake(self.topology)
-        if isinstance(self.method, WeightMethod):
-            self._adjust(self.method)
+        method = self.method if isinstance(self.method, WeightMethod) else None
+        gradients = self._gradients() if method else {}
+        if method:
+            show_gradients(method, self.topology, self.steps, self.memory, gradients)
         everything = (parameter for group in self.param_groups for parameter in group["params"])
         self.grad_norm = PREPARE[self.clip](self._sparse, everything, self.max_grad_norm)
         if self.correct_decay:
             correct_decay(self.base, self._sparse)
-
-    @torch.no_grad()
-    def _adjust(self, method: WeightMethod) -> None:
-        """Let the method put its own terms into the gradients."""
-        if type(method).adjust is WeightMethod.adjust:
-            return
-        gradients = self._gradients()
-        rates = learning_rates(self.base, (self.topology.parameters[name] for name in gradients))
-        for (name, grad), lr in zip(gradients.items(), rates, strict=True):
-            view = view_of(self.topology, name, self.steps, whole(grad), self.memory, lr)
-            changed = method.adjust(view, self.steps)
-            if changed is not None:
-                local(grad).copy_(part_like(changed, self.topology.parameters[name]))
+        if method:
+            add_terms(method, self.topology, self.steps, self.memory, gradients, self.base, self.learning)
 
     def _gradients(self) -> dict[str, Tensor]:
         """Of the sparse layers; those that are frozen, or that the loss does not reach, have none."""
@@ -263,7 +256,8 @@ class SparseOpt(OptimizerWrapper):
 
         `seen`: the gradients as they were before the weights moved; by default, those that are there.
         """
-        topology = self.topology
+        topology, method = self.topology, self.method
+        self._asleep.recall(topology)
         try:
             new, counts = next_masks(topology, self.method, self.steps, self.factors, seen or {}, self.memory)
         except NotFinite:
@@ -272,21 +266,36 @@ class SparseOpt(OptimizerWrapper):
             return False
         self._waiting = False
         check_agreement(new, self.steps)
-        if isinstance(self.method, WeightMethod) and self.method.trains_inactive:
+        if isinstance(method, WeightMethod) and method.trains_inactive:
             topology.replace(new, counts, start=self.steps == 0)
-            stay = self._asleep.choose(topology, self.method, self.steps, self.memory)
+            stay = self._asleep.choose(topology, method, self.steps, self.memory)
             for name, stays in stay.items():
-                for tensor in self._entries_of(topology.parameters[name]):
+                _, *state = self._entries_of(topology.parameters[name])
+                for tensor in state:
                     local(tensor).masked_fill_(~stays, 0)
         else:
+            if isinstance(method, WeightMethod):
+                self._begin_anew(method, new)
             tensors = {name: self._entries_of(topology.parameters[name]) for name in new}
             topology.replace(new, counts, tensors, start=self.steps == 0)
         self._settle()
         return True
 
+    def _begin_anew(self, method: WeightMethod, names: Iterable[str]) -> None:
+        """Set to zero, with their state, the weights of which the method says so."""
+        for name in names:
+            parameter = self.topology.parameters[name]
+            anew = method.anew(view_of(self.topology, name, self.steps, None, self.memory))
+            if anew is not None:
+                part = local(shard_like(anew, parameter))
+                for tensor in self._entries_of(parameter):
+                    local(tensor).masked_fill_(part, 0)
+
     def _settle(self) -> None:
         """Derive from the masks in force what the steps need: factors, and masks as bytes."""
         topology = self.topology
+        self.memory.follow(topology.parameters)
+        self._asleep.follow(topology)
         self._factors = fixed_factors(topology, self.correction)
         self._sparse = sparse_parameters(
             topology, self.correction, self.clip, self._factors, self._asleep.awake
@@ -306,8 +315,9 @@ class SparseOpt(OptimizerWrapper):
         self.topology.dense_grads.wanted = wanted
 
     def _waits_for(self, step: int) -> bool:
-        """Is an update waiting that this step may still make up for? With the end of the schedule it is dropped."""
-        return self._waiting and self.method.drop_fraction_at(step) > 0
+        """Is an update waiting that this step may still make up for? With the end of the schedule it is dropped, unless it
+        would bring the layers to their numbers of weights."""
+        return self._waiting and (self.method.drop_fraction_at(step) > 0 or self.method.changes_counts())
 
     def _entries_of(self, parameter: nn.Parameter) -> Iterator[Tensor]:
         """The weights themselves, and all state of the base optimizer that has one entry a weight."""

@@ -31,7 +31,8 @@ def parse_nm(text: str) -> tuple[int, int] | None:
 
 
 def has_groups(layer: Layer, m: int) -> bool:
-    return layer.shape[_axis(layer)] % m == 0
+    inputs = layer.shape[_axis(layer)]
+    return (inputs // layer.groups if layer.transposed else inputs) % m == 0
 
 
 def to_groups(tensor: Tensor, layer: Layer, m: int) -> Tensor:

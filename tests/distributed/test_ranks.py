@@ -20,6 +20,7 @@ if not torch.distributed.is_available():
 
 QUICK = ("set", "rigl", "measured")
 OTHERS = [method for method in METHODS if method not in QUICK]
+PACKED = ("gse", "mest")  # of the others, those that packed storage holds
 ACCELERATED = ("accelerated", "accelerated_packed")
 SCRIPT = Path(__file__).with_name("training.py")
 
@@ -59,7 +60,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 @pytest.fixture(scope="module")
 def outcomes_of_others(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    return run_all(tmp_path_factory.mktemp("others"), OTHERS, [])
+    packed = [f"ddp_packed:{method}" for method in PACKED]
+    return run_all(tmp_path_factory.mktemp("others"), OTHERS, [], *packed)
 
 
 def run_all(folder: Path, methods: Sequence[str], accelerated: list[str], *on_two: str) -> Outcomes:
@@ -80,6 +82,11 @@ def run_all(folder: Path, methods: Sequence[str], accelerated: list[str], *on_tw
 @pytest.mark.parametrize("scenario", ["ddp", "fsdp", "fsdp_resumed"])
 def test_so_it_is_for_every_method(outcomes_of_others: Outcomes, scenario: str, method: str) -> None:
     assert_one_process(outcomes_of_others, scenario, method)
+
+
+@pytest.mark.parametrize("method", PACKED)
+def test_so_it_is_on_packed_storage(outcomes_of_others: Outcomes, method: str) -> None:
+    assert_one_process(outcomes_of_others, "ddp_packed", method)
 
 
 @pytest.mark.parametrize("method", QUICK)

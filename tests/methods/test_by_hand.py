@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def step_with(model: nn.Linear, optimizer: so.SparseOpt, gradient: Sequence[floa
 
 def test_gmp_follows_the_cubic_of_its_paper() -> None:
     method = so.GMP(total_steps=100, sparsity=0.8, start=0.2, begin=0.1, until=0.5, every=10)
-    assert [t for t in range(101) if method.due(t)] == [10, 20, 30, 40, 50]
+    assert [t for t in range(1, 101) if method.due(t)] == [10, 20, 30, 40, 50]
     for k, step in enumerate((10, 20, 30, 40, 50)):
         assert method.sparsity_at(step) == pytest.approx(0.8 + (0.2 - 0.8) * (1 - k / 4) ** 3)
     assert (method.sparsity_at(5), method.sparsity_at(80)) == (0.2, pytest.approx(0.8))
@@ -66,12 +67,92 @@ def test_gmp_follows_the_cubic_of_its_paper() -> None:
 
 def test_gmp_reaches_its_sparsity_also_in_fewer_steps_than_lie_between_two_updates() -> None:
     method = so.GMP(total_steps=50, sparsity=0.8, every=100)
-    assert [t for t in range(51) if method.due(t)] == [37]  # 0.75 * 50, whole steps
+    assert [t for t in range(1, 51) if method.due(t)] == [37]  # 0.75 * 50, whole steps
     assert (method.sparsity_at(36), method.sparsity_at(37)) == (0.0, pytest.approx(0.8))
     model, optimizer = trained([4, 3, 2, 1], so.GMP(total_steps=4, every=100, sparsity=0.5))
     for _ in range(4):
         step_with(model, optimizer, [0, 0, 0, 0])
     assert model.weight.tolist() == [[4, 3, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", [so.GMP, so.GraNet])
+def test_where_there_is_no_time_for_a_curve_pruning_is_done_at_the_first_step(kind: type[so.GMP]) -> None:
+    assert [t for t in range(1, 5) if so.GMP(total_steps=1000, sparsity=0.5, until=0.0).due(t)] == [1]
+    model, optimizer = trained([4, 3, 2, 1], kind(total_steps=1, sparsity=0.5, start=0.0))
+    step_with(model, optimizer, [0, 0, 0, 0])
+    assert model.weight.tolist() == [[4, 3, 0, 0]]
+
+
+def test_gmp_goes_from_what_each_layer_has_to_what_it_ends_with() -> None:
+    method = so.GMP(total_steps=100, sparsity=0.75, start=0.25, every=10, until=0.4)
+    layers = views({"a": torch.ones(1, 16), "b": torch.cat([torch.ones(1, 8), torch.zeros(1, 8)], 1)})
+    memory = Memory()
+    for k, step in enumerate((10, 20, 30, 40), start=1):
+        left = (1 - k / 4) ** 3
+        counts = method.counts(layers, step, memory)
+        assert counts["a"].active == round(4 + 12 * left)
+        assert counts["b"].active == round(4 + 4 * left)
+
+
+def test_gmp_refuses_a_topology_it_could_not_prune_to_its_end() -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.Linear(32, 64), nn.Linear(64, 8))
+    topology = so.sparsify(model, 0.5, distribution="erk")
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(
+        ValueError, match=r"GMP only prunes, and '1.weight' begins with .* the same distribution"
+    ):
+        so.SparseOpt(sgd, topology, so.GMP(total_steps=9, start=0.5, sparsity=0.52))
+    so.SparseOpt(sgd, topology, so.GMP(total_steps=9, start=0.5, sparsity=0.52, distribution="erk"))
+
+
+class Sometimes(nn.Module):
+    """Its second layer is skipped at every third step, as layers are under LayerDrop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.calls = nn.Linear(8, 8), nn.Linear(8, 8), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.a(x) if self.calls % 3 == 0 else self.b(self.a(x))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        so.GMP(total_steps=12, every=3, until=1.0, sparsity=0.75),
+        so.GMP(total_steps=12, every=3, until=1.0, sparsity=0.75, scope="global"),
+        so.GraNet(total_steps=12, every=3, start=0.0, sparsity=0.75),
+        so.ACDC(total_steps=12, warmup=0.25, phase=0.25, sparsity=0.75),
+        so.AnnealedTopK(total_steps=12, every=3, sparsity=0.75, minimum=0),
+        so.TopKAST(total_steps=12, every=3, sparsity=0.75, backward_sparsity=0.5),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_a_layer_that_the_loss_does_not_reach_is_pruned_with_the_others(method: so.Method) -> None:
+    torch.manual_seed(0)
+    model = Sometimes()
+    topology = so.sparsify(model, 0.0)
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.01), topology, method)
+    for _ in range(12):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    assert topology.active() == 32
+    assert 0 < topology.active("b.weight") < 32
+
+
+def test_a_frozen_layer_is_left_alone() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    topology = so.sparsify(model, 0.0)
+    method = so.GMP(total_steps=4, every=1, until=1.0, sparsity=0.75)
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.01), topology, method)
+    model[1].requires_grad_(False)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    assert (topology.active("0.weight"), topology.active("1.weight")) == (16, 64)
 
 
 def test_gmp_prunes_the_smallest_of_each_layer_or_of_the_network() -> None:
@@ -122,7 +203,7 @@ def test_granet_prunes_to_its_sparsity_whatever_its_schedule(
     options: dict[str, Any], updates: list[int]
 ) -> None:
     method = so.GraNet(**{"total_steps": 10, "every": 2, "sparsity": 0.8} | options)
-    assert [t for t in range(11) if method.due(t)] == updates
+    assert [t for t in range(1, 11) if method.due(t)] == updates
     assert method.sparsity_at(updates[-1]) == pytest.approx(0.8)
     fractions = [method.drop_fraction_at(t) for t in range(11)]
     assert fractions == sorted(fractions, reverse=True)
@@ -198,6 +279,16 @@ def test_mest_spares_a_small_weight_that_moves() -> None:
     assert old[0, [0, 2, 3]].all()
 
 
+def test_in_srigl_as_many_salient_weights_as_asked_for_are_enough() -> None:
+    weight = torch.zeros(2, 100, dtype=torch.float64)
+    weight[0, :50], weight[1, :50] = 1.0, torch.arange(50) + 2.0
+    grad = torch.zeros(2, 100, dtype=torch.float64)
+    grad[0, 50:65], grad[1, 50:70] = 2.0, 3.0  # of 35 that grow, 15 are the first neuron's: 0.3 of its 50
+    view = LayerView(weight != 0, weight, grad)
+    assert so.SRigL(total_steps=9, gamma_sal=0.3)._left(view, 65, 100).tolist() == [True, True]
+    assert so.SRigL(total_steps=9, gamma_sal=0.62)._left(view, 65, 100).tolist() == [False, True]
+
+
 def test_soft_mest_grows_before_it_drops_and_gives_back() -> None:
     method = so.MEST(
         total_steps=10, every=2, until=0.6, drop_fraction=0.5, drop_decay="constant", lam=0.0, soft=True
@@ -222,8 +313,8 @@ def test_snfs_gives_more_connections_to_the_layer_that_moves_more() -> None:
     )
     method.counts(layers, 0, Memory())
     for view in layers.values():
-        method.adjust(view, 1)
-        method.adjust(view, 2)
+        method.watch(view, 1)
+        method.watch(view, 2)
         assert view.grad is not None
         assert torch.equal(view.memory["momentum"], 0.75 * view.grad)  # 0.5 (0.5 g) + 0.5 g
     # each drops 2 of 4; of the 4 dropped, a gets 3/(3+1): 3, b gets 1
@@ -261,6 +352,43 @@ def test_in_deepr_a_flip_kills_and_the_count_stays() -> None:
     assert not model.weight.detach()[0, 2]
     assert int(mask.sum()) == 3
     assert model.weight.detach()[0, :2].tolist() == pytest.approx([0.9, -0.9])
+
+
+@pytest.mark.parametrize("places", [3, 4], ids=["full", "one-free"])
+def test_in_deepr_a_weight_that_flipped_begins_at_zero_also_where_it_is_drawn_again(places: int) -> None:
+    model = nn.Linear(places, 1, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(tensor([1, -1, 0.5, 0][:places]))
+    topology = so.sparsify(model, masks={"weight": model.weight != 0})
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = so.SparseOpt(sgd, topology, so.DeepR(9, l1=0.0), correction="none")
+    step_with(model, optimizer, [20, -20, 20, 0][:places])  # to -1, 1, -1.5: all three flip
+    assert topology.active() == 3
+    assert not model.weight.detach().any()
+    assert not sgd.state[model.weight]["momentum_buffer"].any()
+
+
+def test_the_draws_of_deepr_are_independent() -> None:
+    size = 2000
+    drawn: dict[str, Tensor] = {}
+
+    class Watched(so.DeepR):
+        def term(self, view: LayerView, step: int) -> Tensor | None:
+            drawn["noise"] = torch.randn(view.mask.shape, generator=view.generator)
+            return super().term(view, step)
+
+        def grow_score(
+            self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None
+        ) -> Tensor:
+            drawn["growth"] = super().grow_score(weight, grad, generator)
+            return drawn["growth"]
+
+    method = Watched(total_steps=9, l1=0.0, temperature=1.0)
+    model, optimizer = trained([1.0] * size, method, mask=[1] * (size // 2) + [0] * (size // 2))
+    step_with(model, optimizer, [20.0] * size)
+    pair = torch.stack([drawn["noise"].flatten(), drawn["growth"].flatten()])
+    assert abs(torch.corrcoef(pair)[0, 1].item()) < 0.1
+    assert abs(torch.corrcoef(pair.abs())[0, 1].item()) < 0.1
 
 
 def test_in_deepr_a_dormant_place_has_a_sign_for_life() -> None:
@@ -319,7 +447,42 @@ def test_the_exploration_penalty_is_stronger_outside_the_forward_set(
     model, optimizer = trained([4, 3, 2, 1], method)
     step_with(model, optimizer, [0, 0, 0, 0])
     optimizer._asleep.wake(optimizer.topology)
-    assert model.weight.detach()[0, :2].tolist() == pytest.approx(expected)
+    optimizer._asleep.recall(optimizer.topology)
+    assert model.weight.detach()[0].tolist() == pytest.approx([*expected, 2, 1])
+
+
+def test_in_topkast_what_falls_out_of_the_backward_set_rests_and_may_return() -> None:
+    method = so.TopKAST(total_steps=9, sparsity=0.75, backward_sparsity=0.5, penalty=0.0)
+    model, optimizer = trained([4, 3, 2, 1], method)
+
+    def learning() -> list[int]:
+        return optimizer.learning("weight")[0].int().tolist()
+
+    step_with(model, optimizer, [0, 15, 0, 0])  # 3 falls to 1.5: the resting 2 comes in its place
+    assert learning() == [1, 0, 1, 0]
+    step_with(model, optimizer, [0, 90, 15, 0])  # what rests does not move; 2 falls to 0.5
+    assert learning() == [1, 1, 0, 0]
+    step_with(model, optimizer, [30, 0, 0, 0])  # 4 falls to 1
+    assert model.weight.tolist() == [[0, 1.5, 0, 0]]
+
+
+def test_what_rests_is_saved(tmp_path: Path) -> None:
+    def made() -> tuple[nn.Linear, so.SparseOpt]:
+        return trained([4, 3, 2, 1], so.TopKAST(9, sparsity=0.75, backward_sparsity=0.5, penalty=0.0))
+
+    gradients = [[0, 15, 0, 0], [0, 0, 15, 0], [30, 0, 0, 0]]
+    model, optimizer = made()
+    step_with(model, optimizer, gradients[0])
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "c.pt")
+    saved = torch.load(tmp_path / "c.pt", weights_only=True)
+    other, resumed = made()
+    other.load_state_dict(saved["model"])
+    resumed.load_state_dict(saved["optimizer"])
+    for gradient in gradients[1:]:
+        step_with(model, optimizer, gradient)
+        step_with(other, resumed, gradient)
+        assert torch.equal(model.weight, other.weight)
+    assert model.weight.tolist() == [[0, 1.5, 0, 0]]
 
 
 # Annealed top-k
@@ -397,7 +560,13 @@ def test_srste_by_hand() -> None:
     "make", [lambda: nn.Linear(16, 6), lambda: nn.Conv2d(8, 4, 3), lambda: nn.ConvTranspose2d(8, 4, 2)]
 )
 @pytest.mark.parametrize(
-    "rule", [so.SET(total_steps=40, every=2), so.RigL(total_steps=40, every=2), so.Static()]
+    "rule",
+    [
+        so.SET(total_steps=40, every=2),
+        so.RigL(total_steps=40, every=2),
+        so.GSE(total_steps=40, every=2, subset=0.1),
+        so.Static(),
+    ],
 )
 def test_nm_holds_in_every_group_at_every_step(make: Callable[[], nn.Module], rule: so.Method) -> None:
     torch.manual_seed(0)
@@ -415,6 +584,44 @@ def test_nm_holds_in_every_group_at_every_step(make: Callable[[], nn.Module], ru
         optimizer.zero_grad()
         topology.parameters["weight"].grad = torch.randn(before.shape, generator=generator(0, step))
         optimizer.step()
+
+
+def test_nm_of_gse_looks_at_a_random_subset_alone() -> None:
+    weight = torch.zeros(64, 64, dtype=torch.float64)
+    weight[:, ::2] = torch.rand(64, 32, generator=generator(1), dtype=torch.float64) + 1
+    grad = torch.rand(64, 64, generator=generator(2), dtype=torch.float64)
+
+    def grown(rule: so.Method) -> float:
+        new = so.NM(rule).next_mask(weight != 0, weight, grad, 0.5, generator(0, 1))
+        assert int(new.sum()) == 2048
+        return grad[new & (weight == 0)].mean().item()
+
+    few, everything = (grown(so.GSE(total_steps=9, subset=subset)) for subset in (0.5, 1e9))
+    assert few < everything - 0.03
+
+
+def test_nm_refuses_a_rule_that_has_a_choice_of_its_own() -> None:
+    class Own(so.RigL):
+        def choose(self, view: LayerView, count: Count) -> Tensor:
+            return view.mask
+
+    with pytest.raises(ValueError, match="Own has a choice of its own"):
+        so.NM(Own(total_steps=9))
+
+
+def test_the_groups_of_a_grouped_transposed_convolution_are_of_one_neuron() -> None:
+    narrow, wide = nn.ConvTranspose2d(8, 8, 1, groups=4), nn.ConvTranspose2d(16, 8, 1, groups=4)
+    topology = so.sparsify(nn.Sequential(narrow, wide), masks="2:4")
+    assert topology.fan_in("1.weight").tolist() == [2] * 8
+    assert topology.sparsity("0.weight") == 0.0, "two inputs a neuron make no group of four"
+
+
+@pytest.mark.parametrize("method", [so.SRigL(total_steps=9), so.NM(so.RigL(total_steps=9))])
+def test_a_method_that_decides_the_fan_in_is_refused_under_weight_norm(method: so.Method) -> None:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))
+    topology = so.sparsify(model, 0.5)
+    with pytest.raises(ValueError, match=r"weight_norm, which needs a weight in every slice.*exclude"):
+        so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, method)
 
 
 def test_layers_that_do_not_divide_stay_dense_under_nm() -> None:

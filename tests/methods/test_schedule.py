@@ -13,6 +13,13 @@ def test_updates_fall_on_multiples_of_every_before_the_end() -> None:
     assert not so.SET(total_steps=1000, every=250, until=0.75).due(750), "t < until * total_steps, strictly"
 
 
+def test_the_end_is_a_whole_step_where_only_rounding_keeps_it_from_being_one() -> None:
+    for share, step in ((0.55, 55), (0.5, 50), (0.29, 29), (0.07, 7)):
+        method = so.SET(total_steps=100, every=1, until=share, drop_decay="constant")
+        assert (method.end, method.due(step - 1), method.due(step)) == (step, True, False)
+    assert so.SET(total_steps=10, until=0.75).end == 7.5
+
+
 def test_the_fraction_is_a_cosine_that_stays_at_zero() -> None:
     method = so.RigL(total_steps=1000, drop_fraction=0.4, until=0.5)
     assert method.drop_fraction_at(0) == 0.4

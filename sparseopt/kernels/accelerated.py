@@ -26,6 +26,7 @@ from sparseopt.kernels.match.convs import Names
 from sparseopt.kernels.match.graph import Region
 from sparseopt.kernels.match.modules import (
     Replacement,
+    has_global_hooks,
     holds_modules,
     is_leaf,
     tied_modules,
@@ -382,7 +383,7 @@ class SparseForward(Replacement):
     @_disable_dynamo
     def program(self) -> Program | None:
         """The program for the module as it is now; None if it is to run densely."""
-        if self.shared.suspended:
+        if self.shared.suspended or has_global_hooks():
             return None
         if not self._structure.holds():
             logger.info("%s has changed since it was accelerated: traced anew", type(self.module).__name__)

@@ -69,6 +69,7 @@ class GuardedPiece(nn.Module):
         return all(
             type(each) in (Tensor, nn.Parameter)
             and each.is_cpu
+            and not each.is_neg()  # negative only by a bit that the kernels do not see
             and (each.dtype == torch.float32 or (lower and each.is_floating_point()))
             for each in inputs
         ) and all(each.is_cpu and each.dtype == torch.float32 for _, each in weights)

@@ -27,9 +27,14 @@ class Arrivals:
         self._hook = partial(_arrived, weakref.ref(self))
         self._dense: dict[Tensor, Dense] = {}
         self._hooks: dict[Tensor, tuple[dict[int, Any], int]] = {}  # of each parameter, and the key of ours
-        for storage in topology.storage.values():
+        self._topology = topology
+        self.await_all()
+
+    def await_all(self) -> None:
+        """Also of the layers that were frozen before."""
+        for storage in self._topology.storage.values():
             parameter = storage.parameter
-            if isinstance(storage, Dense) and parameter.requires_grad:
+            if isinstance(storage, Dense) and parameter.requires_grad and parameter not in self._dense:
                 handle = parameter.register_post_accumulate_grad_hook(self._hook)
                 self._dense[parameter] = storage
                 self._hooks[parameter] = (handle.hooks_dict_ref(), handle.id)  # pyright: ignore[reportArgumentType]

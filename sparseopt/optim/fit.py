@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparseopt.methods import GMP, NM, Method, SRigL, WeightMethod
-from sparseopt.optim.wrapper import OptimizerWrapper
+from sparseopt.optim.wrapper import innermost
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import is_sharded
 
@@ -74,8 +74,7 @@ def check_fit_for_rows(base: Optimizer, topology: Topology, method: Method) -> N
     reason = why_not_packed(method)
     if reason is not None:
         raise ValueError(f"{reason}: use sparsify(..., storage='dense') with it")
-    while isinstance(base, OptimizerWrapper):
-        base = base.base
+    base = innermost(base)
     packed = {id(parameter) for parameter in topology.parameters.values()}
     for group in base.param_groups:
         if any(id(each) in packed for each in group["params"]) and needs_matrices(type(base), group):

@@ -42,7 +42,7 @@ from sparseopt.optim.factors import factors_now, fixed_factors, sparse_parameter
 from sparseopt.optim.fit import check_fit_for_rows, check_masks, check_parameters, check_start
 from sparseopt.optim.gradients import PREPARE
 from sparseopt.optim.terms import add_terms, show_gradients
-from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
+from sparseopt.optim.wrapper import OptimizerWrapper, StateDict, forget_directions
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import local, shard_like
 from sparseopt.topology.storage import hold
@@ -176,12 +176,14 @@ class SparseOpt(OptimizerWrapper):
             self._seen = None
             self._fall_asleep()
         self.topology.dense_grads.forget()
+        self._arrivals.await_all()
         self._tell_what_is_wanted()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
         self.topology.dense_grads.forget()
+        self._arrivals.await_all()
 
     def _move_connections_or_weights(self, closure: Callable[[], float] | None) -> float | None:
         loss = None
@@ -278,6 +280,7 @@ class SparseOpt(OptimizerWrapper):
                 self._begin_anew(method, new)
             tensors = {name: self._entries_of(topology.parameters[name]) for name in new}
             topology.replace(new, counts, tensors, start=self.steps == 0)
+        forget_directions(self.base)
         self._settle()
         return True
 

@@ -7,7 +7,7 @@ would see without the wrapper. A subclass implements `step`, and whatever it add
 from collections.abc import Callable
 from typing import Any, ClassVar, overload
 
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 StateDict = dict[str, Any]
 
@@ -90,3 +90,17 @@ class OptimizerWrapper(Optimizer):
 
     def _load_own_state(self, state: StateDict) -> None:
         """Take over what `_own_state` added."""
+
+
+def innermost(base: Optimizer) -> Optimizer:
+    """The optimizer inside all wrappers."""
+    while isinstance(base, OptimizerWrapper):
+        base = base.base
+    return base
+
+
+def forget_directions(base: Optimizer) -> None:
+    """Let LBFGS begin anew: its history is one vector over all weights, and that of a network with other connections."""
+    base = innermost(base)
+    if isinstance(base, LBFGS):
+        base.state.clear()

@@ -91,11 +91,12 @@ def test_the_engine_is_frozen() -> None:
     assert model.training
 
 
-def test_batch_norm_without_running_statistics_cannot_be_folded() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False))
-    topology = so.sparsify(model, 0.8)
-    with pytest.raises(ValueError, match=r"'0\.weight'.*running"):
-        so.compile_inference(model, topology)
+def test_batch_norm_without_running_statistics_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False)).eval()
+    engine = so.compile_inference(model, so.sparsify(model, 0.8))
+    x = torch.randn(4, 3, 8, 8)
+    torch.testing.assert_close(engine(x), model(x))
+    assert "dense: a batch norm behind it has no running statistics" in engine.summary()
 
 
 @pytest.mark.parametrize("batch", [1, 9])

@@ -121,3 +121,24 @@ def test_lbfgs_with_a_closure_lowers_the_loss(
     losses = [optimizer.step(closure) for _ in range(12)]
     assert losses[-1] < 0.7 * losses[0]
     assert_exactly_sparse(optimizer)
+
+
+def test_lbfgs_begins_anew_when_connections_move(
+    build: Callable[..., Network], loss_of: Callable[[nn.Module, int], Tensor]
+) -> None:
+    model, topology = build(0.8)
+    base = optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
+    optimizer = so.SparseOpt(base, topology, so.SET(total_steps=40, every=3))
+    outside: list[float] = []
+
+    def closure() -> float:
+        for name, parameter in topology.parameters.items():
+            outside.append(parameter.detach()[~topology.masks[name]].abs().max().item())
+        optimizer.zero_grad()
+        loss = loss_of(model, len(outside))
+        loss.backward()
+        return loss.item()
+
+    for _ in range(12):
+        optimizer.step(closure)
+    assert max(outside) == 0.0, "inactive weights are zero while the closure evaluates"

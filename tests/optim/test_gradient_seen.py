@@ -204,3 +204,18 @@ def test_gradients_that_users_change_are_masked_again(
         norms.append(optimizer.grad_norm)
         model.load_state_dict(before)
     torch.testing.assert_close(norms[1], norms[0], rtol=0, atol=0)
+
+
+def test_a_layer_that_was_frozen_when_the_optimizer_was_made_is_masked_once_it_learns(
+    build: Callable[..., Network], loss_of: Loss
+) -> None:
+    model, topology = build(0.8)
+    first = next(iter(topology.parameters.values())).requires_grad_(False)
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, so.Static())
+    first.requires_grad_(True)
+    for step in range(2):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        assert first.grad is not None
+        assert not outside(topology)
+        optimizer.step()

@@ -16,6 +16,7 @@ from sparseopt.kernels.match.graph import Conv, Region
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.images import check_image
+from sparseopt.kernels.native.norm import NormWeights
 from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.topology import Topology
 
@@ -144,6 +145,7 @@ class _RegionPass(torch.autograd.Function):
         images = tensors[:inputs]
         ctx.region, ctx.run = region, region.start(region.key(images))
         ctx.inputs, ctx.parameters = inputs, tensors[inputs:]
+        ctx.norms = NormWeights(region.plan.region.convs)
         return tuple(ctx.run.forward(images))
 
     @staticmethod
@@ -154,6 +156,7 @@ class _RegionPass(torch.autograd.Function):
                 "an accelerated region can be differentiated once: its activations were overwritten by their gradients; "
                 "for retain_graph=True use the model without accelerate"
             )
+        ctx.norms.check()
         run, ctx.run = ctx.run, None
         wanted = ctx.needs_input_grad[2 : 2 + ctx.inputs]
         of_inputs, of_parameters = run.backward(gradients, wanted)

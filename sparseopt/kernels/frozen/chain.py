@@ -58,8 +58,8 @@ class FrozenChain(nn.Module):
         if x.shape[-1] != self._features or (self.content.flat and x.dim() != 2):
             shape = f"(N, {self._features})" if self.content.flat else f"(..., {self._features})"
             raise RuntimeError(f"expected features of shape {shape}, got {tuple(x.shape)}")
-        if x.dtype is not FLOAT or not x.is_contiguous():
-            x = x.float().contiguous()
+        if x.dtype is not FLOAT or not x.is_contiguous() or x.is_neg():
+            x = x.float().resolve_neg().contiguous()
         return (self._runner(x.numel() // self._features)(x),)
 
     def report(self) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """A compiled network, and what it says of itself."""
 
 import copy
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,11 +12,14 @@ from torch import Tensor, fx, nn
 from torch.fx import GraphModule
 
 from sparseopt.kernels.frozen.chain import FrozenChain
+from sparseopt.kernels.frozen.comparing import Compared
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.frozen.saved import Saved, read
 from sparseopt.kernels.frozen.writing import Unsaved, write
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import HighWater
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,30 @@ class Engine:
         """`frozen`: modules whose Python might do otherwise at another call, and does as it did when the engine was made."""
         self.program, self.layers, self.name, self.frozen = program, tuple(layers), name, dict(frozen or {})
         self._only = only_piece(program)
+        self._compared: Compared | None = None
         self._water = HighWater()
+
+    def compare_with(self, model: nn.Module, without_trace: Callable[[], "Engine"]) -> None:
+        """Let the first call of every kind be computed by the model, too. `without_trace`: what runs where they differ."""
+
+        def give_up() -> None:
+            other = without_trace()
+            logger.warning(
+                "%s does something else in a trace than in a call, because of its Python (%s): it runs as it is written, and "
+                "of its layers only linear ones on the kernels",
+                *(self.name, "; ".join(f"{name or self.name} {why}" for name, why in self.frozen.items())),
+            )
+            self.program, self.layers, self.frozen = other.program, other.layers, {}
+            self._only = self._compared = None
+
+        self._compared = Compared(model, give_up)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._water.reached(sum([each.numel() for each in args if isinstance(each, Tensor)]))
+        compared = self._compared
+        if compared is not None and not compared.known(args, kwargs):
+            with torch.no_grad():
+                return compared.call(self.program.forward, args, kwargs)
         if self._only is not None and len(args) == 1 and not kwargs:
             return self._only.forward(args[0])[0]
         with torch.no_grad():
@@ -63,6 +87,11 @@ class Engine:
         Raises `ValueError` if the network computes something, outside the sparse layers, that is not one of torch's own
         functions.
         """
+        if self._compared is not None and not self._compared.called:
+            raise ValueError(
+                f"call this engine once before it is saved: the Python of {self.name} "
+                f"{next(iter(self.frozen.values()))}, so what was frozen has to be compared with what the model does"
+            )
         layers = [asdict(each) for each in self.layers]
         notes = {"name": self.name, "layers": layers, "frozen": self.frozen}
         try:
@@ -112,7 +141,9 @@ class Engine:
     def __deepcopy__(self, memo: dict[int, object]) -> "Engine":
         program = self.program
         own = program.copy() if isinstance(program, Saved) else copy.deepcopy(program, memo)
-        return Engine(own, self.layers, self.name, self.frozen)
+        twin = Engine(own, self.layers, self.name, self.frozen)
+        twin._compared = self._compared  # the model is not changed by being called
+        return twin
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

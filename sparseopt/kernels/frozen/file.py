@@ -43,6 +43,9 @@ class Contents:
 
 def save(model: nn.Module, topology: Topology, path: str | Path) -> None:
     """Write a sparse model to a small file that `load` reads."""
+    model = getattr(
+        model, "_orig_mod", model
+    )  # what torch.compile was given, under the names that the masks have
     write(model.state_dict(), topology.masks, path)
 
 

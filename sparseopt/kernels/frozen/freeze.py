@@ -104,11 +104,8 @@ def fold(layer: Normed) -> tuple[Tensor, Tensor]:
     bias = zeros(layer.channels).double() if module.bias is None else module.bias.double()
     if norm is None:
         return module.weight, bias.float()
-    if norm.running_mean is None or norm.running_var is None:
-        raise ValueError(
-            f"the batch norm behind {layer.weight!r} has no running statistics: its output depends on the whole batch "
-            "and cannot be folded; train with track_running_stats=True"
-        )
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     scale = (norm.running_var.double() + norm.eps).rsqrt()
     if norm.weight is not None:
         scale = scale * norm.weight.double()

@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,9 +24,13 @@ from sparseopt.kernels.match.reasons import HOOKED, layers, not_known, why_dense
 from sparseopt.kernels.match.rewrite import Piece, rewrite
 from sparseopt.kernels.match.tracing import Unsupported, trace, unprovable_python
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.norm import Normed
 from sparseopt.topology import Topology
 
 Found = dict[FrozenRegion | FrozenChain, Piece[Any]]
+Report = tuple[str, int, float]  # kind, weights, share of zeros
+
+NOT_AS_TRACED = "the model does something else in a trace than in a call"
 
 # Weights of a chain of linear layers, below which torch's dense one takes less time than changing the layout.
 SMALL = 1 << 16
@@ -53,18 +57,35 @@ def compile_inference(model: nn.Module, topology: Topology | None = None) -> Eng
     """
     operators()
     name, model = type(model).__name__, frozen_copy(model)
-    reports = {name: (type(module).__name__, *count_weights(module)) for name, module in layers(model)}
     try:
         traced = trace(model)
     except Unsupported as reason:
-        program, reasons, frozen = model, replace_linears(model, str(reason)), {}
-    else:
-        reasons, frozen = why_dense(model, traced.graph), unprovable_python(model)
-        found = find_sparse(model, traced.graph, reasons)
-        rewrite(traced, found)
-        replace_pools(traced)
-        traced.delete_all_unused_submodules()
-        program = traced
+        return _without_trace(model, name, str(reason))
+    reports = _reports(model)
+    reasons, frozen = why_dense(model, traced.graph), unprovable_python(model)
+    found = find_sparse(model, traced.graph, reasons)
+    rewrite(traced, found)
+    replace_pools(traced)
+    traced.delete_all_unused_submodules()
+    engine = _engine(traced, name, reports, reasons, frozen)
+    if frozen:
+        engine.compare_with(model, lambda: _without_trace(copy.deepcopy(model), name, NOT_AS_TRACED))
+    return engine
+
+
+def _without_trace(model: nn.Module, name: str, why: str) -> Engine:
+    """The model as it is written, with its linear layers on the kernels one by one."""
+    reports = _reports(model)
+    return _engine(model, name, reports, replace_linears(model, why))
+
+
+def _engine(
+    program: nn.Module,
+    name: str,
+    reports: Mapping[str, Report],
+    reasons: Mapping[str, str],
+    frozen: Mapping[str, str] | None = None,
+) -> Engine:
     engine = Engine(program, (), name, frozen)
     sparse = {name for piece in engine.pieces() for name in piece.content.names()}
     engine.layers = tuple(
@@ -72,6 +93,10 @@ def compile_inference(model: nn.Module, topology: Topology | None = None) -> Eng
         for name, report in reports.items()
     )
     return engine
+
+
+def _reports(model: nn.Module) -> dict[str, Report]:
+    return {name: (type(module).__name__, *count_weights(module)) for name, module in layers(model)}
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:
@@ -92,7 +117,7 @@ def frozen_copy(model: nn.Module) -> nn.Module:
             )
     # A trace shows what a model calls, and not the model itself.
     alone = type(model).__module__.startswith("torch.nn") and not isinstance(model, nn.Sequential)
-    return nn.Sequential(model) if alone else model
+    return nn.Sequential(model) if alone or must_be_called(model) else model
 
 
 @torch.no_grad()
@@ -110,6 +135,8 @@ def find_sparse(model: nn.Module, graph: Any, reasons: dict[str, str]) -> Found:
     regions, chains = find_pieces(model, graph)
     found: Found = {}
     for piece in chains:
+        if not foldable(piece.content, reasons):
+            continue
         frozen = freeze_chain(piece.content)
         if large(frozen, reasons) and worthwhile(frozen, reasons):
             found[FrozenChain(frozen)] = piece
@@ -117,6 +144,8 @@ def find_sparse(model: nn.Module, graph: Any, reasons: dict[str, str]) -> Found:
     names: Mapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
     pieces: list[Piece[Convs]] = []
     for piece in regions:
+        if not foldable(piece.content.convs, reasons):
+            continue
         with_heads, heads = take_heads(model, piece, taken)
         frozen = freeze_region(piece.content, heads, names)
         if worthwhile(frozen, reasons):
@@ -144,6 +173,17 @@ def replace_linears(model: nn.Module, untraced: str) -> dict[str, str]:
 
 def _only(chain: FrozenChain, input: Tensor) -> Tensor:
     return chain(input)[0]
+
+
+def foldable(layers: Iterable[Normed], reasons: dict[str, str]) -> bool:
+    """Whether batch norms have statistics that could be folded into the weights."""
+    layers = list(layers)
+    without = [each for each in layers if each.norm is not None and each.norm.running_mean is None]
+    if without:
+        message = "a batch norm behind it has no running statistics: its output depends on the whole batch"
+        names = (each.weight.removesuffix(".weight") for each in layers if each.weight is not None)
+        reasons |= dict.fromkeys(names, message)
+    return not without
 
 
 def large(frozen: Linears, reasons: dict[str, str]) -> bool:

@@ -131,6 +131,10 @@ def as_function(module: nn.Module) -> Form | None:
             return torch.softmax, (module.dim,), {}
         case nn.GELU():
             return F.gelu, (), {"approximate": module.approximate}
+        case nn.ELU():
+            return F.elu, (module.alpha,), {}
+        case nn.Softplus():
+            return F.softplus, (module.beta, module.threshold), {}
         case nn.LeakyReLU():
             return F.leaky_relu, (module.negative_slope,), {}
     simple = {

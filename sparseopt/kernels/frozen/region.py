@@ -46,6 +46,8 @@ class FrozenRegion(nn.Module):
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
         shapes = [image.shape for image in images]
+        if any(image.is_neg() for image in images):  # negative only by a bit that the kernels do not see
+            images = tuple(image.resolve_neg() for image in images)
         latest = self._latest
         if latest is not None and latest[0] == shapes:
             return latest[1].run(images)

@@ -15,7 +15,7 @@ from sparseopt.kernels.native import pattern
 from sparseopt.kernels.native.buffers import Buffers, Shape
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import doubles, floats
-from sparseopt.kernels.native.norm import Norm
+from sparseopt.kernels.native.norm import Norm, NormWeights
 from sparseopt.kernels.native.packed import NOTHING, KernelWeight, weight_gradients
 
 
@@ -55,7 +55,7 @@ class ChainRun:
         self.activations: list[Tensor] = []
         self.sums: dict[int, Tensor] = {}  # by the number of the layer
         self.norms: dict[int, Norm] = {}
-        self._before = self._versions()
+        self._before, self._norm_weights = self._versions(), NormWeights(chain)
 
     def forward(self, x: Tensor) -> Tensor:
         self.samples = len(x)
@@ -127,6 +127,7 @@ class ChainRun:
                 "the optimizer has moved the weights since the forward pass whose gradient is asked for: "
                 "call backward before step"
             )
+        self._norm_weights.check()
         dy = self._tiles(gradient.shape[1])
         self.ops.tile_samples(gradient.contiguous(), dy)
         found: dict[Tensor, Tensor] = {}

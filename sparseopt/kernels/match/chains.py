@@ -71,7 +71,9 @@ class _Tail:
         if isinstance(module, nn.Linear):
             return True
         if isinstance(module, nn.BatchNorm1d):
-            return last.norm is None and not last.activation
+            return (
+                last.norm is None and not last.activation and module.num_features == last.module.out_features
+            )
         return activation is not LinearActivation.nothing and last.activation in (
             LinearActivation.nothing,
             LinearActivation.relu if activation is LinearActivation.relu else LinearActivation.nothing,

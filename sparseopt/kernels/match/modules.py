@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import torch
 from torch import nn
+from torch.nn.modules import module as module_hooks
 from torch.nn.utils.parametrize import ParametrizationList
 
 from sparseopt.kernels.match.python import OVERRIDDEN, is_torchs
@@ -42,6 +43,16 @@ def has_hooks(module: nn.Module) -> bool:
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
+    )
+
+
+def has_global_hooks() -> bool:
+    """Are there hooks that every module calls, as `torch.nn.modules.module.register_module_forward_hook` sets them?"""
+    return bool(
+        module_hooks._global_forward_hooks
+        or module_hooks._global_forward_pre_hooks
+        or module_hooks._global_backward_hooks
+        or module_hooks._global_backward_pre_hooks
     )
 
 

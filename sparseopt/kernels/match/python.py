@@ -87,6 +87,9 @@ STATEMENTS = {
     "LOAD_SPECIAL": "has a with statement",
     "PUSH_EXC_INFO": "catches exceptions",
     "GET_AWAITABLE": "awaits",
+    "MATCH_SEQUENCE": "asks of which kind a value is",
+    "MATCH_MAPPING": "asks of which kind a value is",
+    "MATCH_CLASS": "asks of which kind a value is",
 }
 
 

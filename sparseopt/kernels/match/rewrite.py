@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
 from sparseopt.kernels.match.effects import effects
@@ -89,5 +89,5 @@ class _CallWriter:
         for index, (node, channels) in enumerate(piece.outputs.items()):
             value = self.graph.call_function(operator.getitem, (call, index))
             if channels is not None:
-                value = self.graph.call_function(Tensor.view, (value, -1, channels, 1, 1))
+                value = self.graph.call_method("view", (value, -1, channels, 1, 1))
             self.written[node] = value

@@ -8,9 +8,22 @@ from sparseopt.kernels.match.modules import has_hooks, has_own_forward
 
 Modes = tuple[bool, ...]
 
+SETTINGS = (
+    *("stride", "padding", "dilation", "groups", "padding_mode", "kernel_size"),
+    *(
+        "ceil_mode",
+        "count_include_pad",
+        "divisor_override",
+        "output_size",
+        "approximate",
+        "start_dim",
+        "end_dim",
+    ),
+)  # of torch's modules, that are read once; others are read at every call
+
 
 class Structure:
-    """Some modules of a model: their classes, children and parameters, and whether they have to be called."""
+    """Some modules of a model: their classes, settings, children and parameters, and whether they have to be called."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._modules = list(modules)
@@ -18,6 +31,7 @@ class Structure:
         self._parameters = [
             list(module._parameters.values()) for module in self._modules
         ]  # referenced, so that no id below is reused
+        self._settings = [[name for name in SETTINGS if name in module.__dict__] for module in self._modules]
         self._kinds = self._kinds_now()
 
     def holds(self) -> bool:
@@ -31,6 +45,10 @@ class Structure:
 
     def _kinds_now(self) -> list[object]:
         return [
-            (type(module), has_hooks(module), has_own_forward(module), *map(id, module._parameters.values()))
-            for module in self._modules
+            (
+                *(type(module), has_hooks(module), has_own_forward(module)),
+                *map(id, module._parameters.values()),
+                *(module.__dict__[name] for name in names),
+            )
+            for module, names in zip(self._modules, self._settings, strict=True)
         ]

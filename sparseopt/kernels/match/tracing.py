@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 from torch.fx import Graph, GraphModule, Node, Proxy, Tracer
+from torch.fx.proxy import Attribute, TraceError
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -125,7 +126,7 @@ def _buffer_guards(model: nn.Module, graph: Graph) -> list[Guard]:
 
 
 class Following(Tracer):
-    """A tracer that sees `x += y`, which torch.fx takes for `x = x + y`."""
+    """A tracer that sees `x += y`, which torch.fx takes for `x = x + y`, and refuses what only a value can answer."""
 
     def proxy(self, node: Node) -> Proxy:
         return _InPlaceProxy(node, self)
@@ -134,8 +135,26 @@ class Following(Tracer):
         return is_leaf(m)
 
 
-class _InPlaceProxy(Proxy):
-    pass
+class _Unasked:
+    """No hash and no text: what Python made of them would not be what it makes of the value that is stood for."""
+
+    def __hash__(self) -> int:
+        raise TraceError("a value is looked up in a set or a dictionary")
+
+    def __str__(self) -> str:
+        raise TraceError("a value is made a text")
+
+    def __format__(self, spec: str) -> str:
+        raise TraceError("a value is made a text")
+
+
+class _InPlaceProxy(_Unasked, Proxy):
+    def __getattr__(self, name: str) -> "_Attribute":
+        return _Attribute(self, name)
+
+
+class _Attribute(_Unasked, Attribute):
+    """What `x.shape` and the like are."""
 
 
 def _in_place(name: str) -> Callable[[Proxy, Any], Proxy]:

@@ -1,5 +1,6 @@
 """The numbers of a batch norm, by which the kernels apply it (see `csrc/batch_norm.h`)."""
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,25 @@ class Normed(Protocol):
     def norm(self) -> nn.BatchNorm1d | nn.BatchNorm2d | None: ...
     @property
     def channels(self) -> int: ...
+
+
+class NormWeights:
+    """The weights of batch norms as they are at a forward pass: backward reads them again."""
+
+    def __init__(self, layers: Iterable[Normed]) -> None:
+        norms = (layer.norm for layer in layers)
+        self._weights = [each.weight for each in norms if each is not None and each.weight is not None]
+        self._before = self._versions()
+
+    def check(self) -> None:
+        if self._before != self._versions():
+            raise RuntimeError(
+                "the weights of a batch norm were changed in place after the forward pass whose gradient is asked for: call "
+                "backward before step"
+            )
+
+    def _versions(self) -> list[int]:
+        return [0 if each.is_inference() else each._version for each in self._weights]
 
 
 class Norm:

@@ -133,7 +133,7 @@ def _tell(topology: Topology) -> None:
     if dead:
         log.warning(
             "%d of %d neurons start without a single input; a lower sparsity, another distribution or "
-            "fan_in_masks(model, sparsity, 'constant') gives them some",
+            "so.topology.fan_in_masks(model, sparsity, 'constant') gives them some",
             *(dead, sum(layer.neurons for layer in topology.layers.values())),
         )
 
@@ -152,7 +152,7 @@ def _check_norms(
         if empty:
             raise ValueError(
                 f"{name!r} is under weight_norm, and {empty} of the slices that it divides by their norms would have no active "
-                "weight: a lower sparsity or masks=fan_in_masks(model, sparsity, 'constant') leaves them some, "
+                "weight: a lower sparsity or masks=so.topology.fan_in_masks(model, sparsity, 'constant') leaves them some, "
                 f"exclude={name!r} leaves the weight dense"
             )
 

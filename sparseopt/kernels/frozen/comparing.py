@@ -1,0 +1,70 @@
+"""Is a frozen program the model? Where its Python could not be proven to do the same at every call, calls are compared.
+
+A trace shows a model values that stand for others. Python that asks such a value whether it is None, a tensor, or of some class
+gets an answer that no call would get. So the first call of every kind (how many arguments, by which names, tensors of how many
+axes) is computed by the model as well. Where the results differ, the model is right, and the engine goes on without the trace.
+"""
+
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+TOLERANCE = 1e-3  # of the largest number: the kernels add in another order
+
+
+class Compared:
+    """Calls of a program, compared with those of a `model` in evaluation mode; `give_up` makes another program."""
+
+    def __init__(self, model: nn.Module, give_up: Callable[[], None]) -> None:
+        self._model, self._give_up = model, give_up
+        self._known: set[object] = set()
+        self._lock = Lock()
+
+    def known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        return _kind(args, kwargs) in self._known
+
+    @property
+    def called(self) -> bool:
+        return bool(self._known)
+
+    def call(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The model's result; from now on the program's, if that is the same."""
+        with self._lock:
+            right = self._model(*args, **kwargs)
+            try:
+                same = alike(program(*args, **kwargs), right)
+            except Exception:  # whatever the Python of a branch that no call takes may raise
+                same = False
+            if same:
+                self._known.add(_kind(args, kwargs))
+            else:
+                self._give_up()
+            return right
+
+
+def _kind(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    def of(value: Any) -> object:
+        return (type(value), value.dim()) if isinstance(value, Tensor) else (type(value), repr(value)[:100])
+
+    return tuple(map(of, args)), tuple((name, of(value)) for name, value in sorted(kwargs.items()))
+
+
+def alike(found: Any, right: Any) -> bool:
+    """Are these the same numbers, but for the order in which they were added up?"""
+    ours, others = tree_leaves(found), tree_leaves(right)
+    return len(ours) == len(others) and all(map(_alike, ours, others))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return type(one) is type(other) and (one is other or one == other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    largest = other.nan_to_num(0.0, 0.0, 0.0).abs().max().item() if other.numel() else 0.0
+    return torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE * largest, equal_nan=True)

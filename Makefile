@@ -29,7 +29,7 @@ types: $(READY)
 	$(BIN)/basedpyright
 
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel

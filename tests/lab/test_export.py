@@ -37,6 +37,21 @@ def test_safetensors(trained: tuple[Path, Summary], capsys: pytest.CaptureFixtur
     assert all(torch.equal(contents.state[name], value) for name, value in expected.items())
 
 
+@pytest.mark.parametrize("format", ["safetensors", "onnx", "hub"])
+def test_a_packed_run_is_exported_too(format: str, tmp_path: Path) -> None:
+    if format == "onnx":
+        pytest.importorskip("onnxruntime")
+    config = replace(RECIPES["digits-mlp"], epochs=1, hidden=(64,), sparsity=0.9, every=10)
+    train(config, tmp_path / "run", storage="packed")
+    assert main(["export", str(tmp_path / "run"), "--format", format]) == 0
+
+
+def test_skew_of_a_packed_run(tmp_path: Path) -> None:
+    config = replace(RECIPES["digits-mlp"], epochs=1, hidden=(64,), sparsity=0.9, every=10)
+    train(config, tmp_path / "run", storage="packed")
+    assert main(["analyse", "skew", str(tmp_path / "run"), "--out", str(tmp_path / "skew")]) == 0
+
+
 def test_onnx(trained: tuple[Path, Summary], capsys: pytest.CaptureFixture[str]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     folder, summary = trained

@@ -20,8 +20,8 @@ from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import INTERRUPTED, UserError
 from sparseopt.lab.runs.checkpoint import decode
 from sparseopt.lab.runs.rundir import RunDir
-from sparseopt.lab.training.acceleration import Accelerate
-from sparseopt.lab.training.restore import restore
+from sparseopt.lab.training.acceleration import Accelerate, Storage
+from sparseopt.lab.training.restore import restore, with_dense_storage
 from sparseopt.lab.training.train import train
 from sparseopt.lab.training.trainer import Diverged, Observer, Trainer
 
@@ -368,6 +368,24 @@ def test_a_run_can_be_brought_back_and_is_not_changed_by_it(small: Small, tmp_pa
         assert torch.equal(restored.experiment.model.state_dict()[name], value)
     for name, mask in summary.experiment.topology.masks.items():
         assert torch.equal(restored.experiment.topology.masks[name], mask)
+
+
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_a_run_is_brought_back_in_its_storage(small: Small, tmp_path: Path, storage: Storage) -> None:
+    summary = train(small(), tmp_path / "run", storage=storage)
+    assert summary.experiment is not None
+    restored = restore(tmp_path / "run")
+    assert restored.experiment.topology is not None
+    assert restored.experiment.topology.kind() == storage
+    dense = with_dense_storage(restored)
+    assert dense.experiment.topology is not None
+    assert (dense.experiment.topology.kind(), dense.step) == ("dense", restored.step)
+    x = torch.randn(4, *restored.experiment.data.shape)
+    scores = [each.experiment.model.eval()(x) for each in (restored, dense)]
+    torch.testing.assert_close(*scores)
+    torch.testing.assert_close(scores[0], summary.experiment.model.eval()(x))
+    for name, mask in restored.experiment.topology.masks.items():
+        assert torch.equal(dense.experiment.topology.masks[name], mask)
 
 
 def test_what_is_no_run_cannot_be_brought_back(tmp_path: Path) -> None:

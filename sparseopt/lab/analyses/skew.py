@@ -26,7 +26,7 @@ from sparseopt.lab.show.figures import THEORY, panels, style
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.show.words import layer_label
 from sparseopt.lab.training.experiment import Experiment
-from sparseopt.lab.training.restore import restore
+from sparseopt.lab.training.restore import restore, with_dense_storage
 from sparseopt.lab.training.trainer import Trainer
 from sparseopt.optim.correction import MODES, Mode
 
@@ -91,7 +91,7 @@ def measure(settings: SkewSettings, track: Track) -> Result:
 def _restored(settings: SkewSettings) -> Trainer:
     path = settings.run
     if not path.is_file():
-        return restore(path, data_dir=settings.data_dir)
+        return with_dense_storage(restore(path, data_dir=settings.data_dir), settings.data_dir)
     trainer = restore(path.parent.parent, data_dir=settings.data_dir)
     try:
         trainer.load_state_dict(decode(path.read_bytes(), trainer.experiment.device))
@@ -99,7 +99,7 @@ def _restored(settings: SkewSettings) -> Trainer:
         raise UserError(
             f"{path} cannot be used: {error}; name another checkpoint, or the folder of the run"
         ) from error
-    return trainer
+    return with_dense_storage(trainer, settings.data_dir)
 
 
 def _method(experiment: Experiment) -> so.Method | None:

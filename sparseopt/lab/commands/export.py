@@ -12,7 +12,7 @@ from sparseopt.lab.export.hub import export_hub
 from sparseopt.lab.export.onnx import export_onnx
 from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.system.files import make_folder, reporting_write_errors
-from sparseopt.lab.training.restore import restore
+from sparseopt.lab.training.restore import restore, with_dense_storage
 
 SUFFIX = {"safetensors": "sparse.safetensors", "onnx": "model.onnx", "hub": "hub"}
 
@@ -38,7 +38,7 @@ def export(
         out: The file, or folder; None: beside the run's other files.
         data_dir: Folder with the data sets' official files; None: $SPARSEOPT_DATA, else the cache.
     """
-    experiment = restore(folder, data_dir=data_dir).experiment
+    experiment = with_dense_storage(restore(folder, data_dir=data_dir), data_dir).experiment
     path = out or folder / SUFFIX[format]
     make_folder(path.parent)
     if format == "onnx":

@@ -157,7 +157,7 @@ def _inference(
 
 def interleaved(candidates: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
     """Median milliseconds of each, called in turns for about so many seconds; of CPU time where there is one thread."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     for candidate in candidates.values():
         candidate()  # what is built or allocated at the first call is not what is measured
         candidate()

@@ -63,6 +63,11 @@ def test_equal_means_are_both_best_and_a_row_alone_is_not(set_97: AtScale, outco
     assert [isinstance(row[3], Best) for row in alone.rows] == [False]
 
 
+def test_the_best_is_one_of_those_with_most_seeds(set_97: AtScale, outcomes_of: OutcomesOf) -> None:
+    table = accuracy_table(outcomes_of(set_97(), {OURS: [60.0], BASE: [53.0, 54.0, 55.0]}))
+    assert not any(isinstance(row[3], Best) for row in table.rows), "nothing to compare with"
+
+
 def test_what_is_missing_is_said(set_97: AtScale, outcomes_of: OutcomesOf) -> None:
     table = accuracy_table(outcomes_of(set_97(epochs=(100, 200)), {BASE: [53.0]}))
     notes = " ".join(table.notes)

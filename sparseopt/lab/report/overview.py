@@ -47,9 +47,11 @@ def lead(study: Study) -> str:
 
 
 def _best(study: Study) -> Iterable[Tile]:
-    """The configuration with the highest mean, which a few seeds may have made so."""
+    """Of the configurations with most seeds the one with the highest mean, which a few seeds may have made so."""
     accuracy = MEASURES[0]
-    means = [(average(accuracy, group.finished), group) for group in study.groups if group.finished]
+    most = max((len(group.finished) for group in study.groups), default=0)
+    groups = [group for group in study.groups if len(group.finished) == most > 0]
+    means = [(average(accuracy, group.finished), group) for group in groups]
     if means:
         cell, group = max(means, key=lambda entry: entry[0].number or 0.0)
         ties = sum(other.number == cell.number for other, _ in means) - 1

@@ -1,5 +1,7 @@
 """Test accuracy in the paper's layout."""
 
+from collections.abc import Sequence
+
 from sparseopt.lab.reproduce.grid import GridRow
 from sparseopt.lab.reproduce.layout import Best, LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
@@ -44,15 +46,20 @@ def _cells(outcomes: Outcomes, row: GridRow, epochs: int, paper: PaperColumn) ->
 
 
 def is_best(outcomes: Outcomes, cell: Cell) -> bool:
-    """Has no other row of the block a higher mean, as far as it is printed?"""
+    """Is it the best row of its block?"""
+    kind = (cell.row.sparsity, cell.row.method, cell.epochs)
     block = [
-        other
-        for (row, epochs), other in outcomes.cells.items()
-        if (row.sparsity, row.method, epochs) == (cell.row.sparsity, cell.row.method, cell.epochs)
-        and other.runs
+        other for (row, epochs), other in outcomes.cells.items() if (row.sparsity, row.method, epochs) == kind
     ]
-    means = [round(other.mean_and_std(accuracy)[0], 2) for other in block]
-    return len(block) > 1 and bool(cell.runs) and round(cell.mean_and_std(accuracy)[0], 2) == max(means)
+    return best_among(cell, block)
+
+
+def best_among(cell: Cell, block: Sequence[Cell]) -> bool:
+    """Has no other cell a higher mean, as far as it is printed? Of those with most seeds: fewer are farther from their mean."""
+    most = max(len(other.runs) for other in block)
+    means = [round(other.mean_and_std(accuracy)[0], 2) for other in block if len(other.runs) == most > 0]
+    has_most = len(means) > 1 and len(cell.runs) == most
+    return has_most and round(cell.mean_and_std(accuracy)[0], 2) == max(means)
 
 
 def seeds_text(cell: Cell) -> str:

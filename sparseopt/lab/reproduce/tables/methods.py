@@ -11,7 +11,7 @@ from sparseopt.lab.report.masks import last_masks
 from sparseopt.lab.reproduce.grid import METHODS, Grid, GridRow
 from sparseopt.lab.reproduce.layout import Best, LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy, paired
-from sparseopt.lab.reproduce.tables.accuracy import missing_notes, seeds_text, tuned_text
+from sparseopt.lab.reproduce.tables.accuracy import best_among, missing_notes, seeds_text, tuned_text
 from sparseopt.lab.reproduce.tables.itop import rate_text
 from sparseopt.lab.reproduce.tables.texts import NOTHING, against
 from sparseopt.lab.runs.catalogue import Run
@@ -74,10 +74,9 @@ def _row(outcomes: Outcomes, cell: Cell, cost: Cost | None) -> tuple[str, ...]:
 
 
 def _is_best(outcomes: Outcomes, cell: Cell) -> bool:
-    """Has no other method of the block a higher mean, as far as it is printed?"""
-    block = [outcomes.cells[replace(cell.row, method=each), cell.epochs] for each in outcomes.grid.methods]
-    means = [round(each.mean_and_std(accuracy)[0], 2) for each in block if each.runs]
-    return len(means) > 1 and round(cell.mean_and_std(accuracy)[0], 2) == max(means)
+    """Is it the best method of its block?"""
+    methods = outcomes.grid.methods
+    return best_among(cell, [outcomes.cells[replace(cell.row, method=each), cell.epochs] for each in methods])
 
 
 def costs(grid: Grid, cells: Iterable[Cell]) -> list[Cost | None]:

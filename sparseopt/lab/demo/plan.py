@@ -26,7 +26,7 @@ METHODS: dict[str, MethodName] = {"SET": "set", "RigL": "rigl"}
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """Four acts; all but the first on the embedded digits."""
+    """Four acts; networks are trained on the embedded digits."""
 
     out: Path = Path("demo")
     """Folder for the page, the figures and the runs."""

@@ -118,7 +118,7 @@ def _table(outcomes: TrainingResults) -> Table:
                 method,
                 f"{100 * float(sparsity):g}%",
                 "yes" if ham == "with HAM" else "no",
-                f"{mean:.1f} ± {spread:.1f}",
+                f"{mean:.1f} ± {spread:.1f}" if len(runs) > 1 else f"{mean:.1f}",
                 "-" if method == "dense" else f"{_mean(runs, 'itop_rate'):.0%}",
                 f"{_mean(runs, 'active_weights'):,.0f}",
                 f"{stored_bytes(runs[0].result, sparse=method != 'dense') / 1000:,.0f} kB",

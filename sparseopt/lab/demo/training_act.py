@@ -166,7 +166,9 @@ def _table(outcomes: TrainingResults, comparisons: Mapping[tuple[str, str], Comp
                     name,
                     f"{np.mean(_mean_losses(runs)):.4f}",
                     difference,
-                    f"{accuracy.mean():.1f} ± {accuracy.std(ddof=1) if len(accuracy) > 1 else 0:.1f}",
+                    f"{accuracy.mean():.1f} ± {accuracy.std(ddof=1):.1f}"
+                    if len(runs) > 1
+                    else f"{accuracy.mean():.1f}",
                 )
             )
     columns = ("masks", "training", "mean train loss", "against baseline (95%)", "test accuracy (%)")

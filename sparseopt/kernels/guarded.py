@@ -53,7 +53,13 @@ class GuardedPiece(nn.Module):
         if self.inputs is not None:
             self.inputs = tuple(each.detach().clone().requires_grad_(each.requires_grad) for each in inputs)
         self._water.reached(sum(each.numel() for each in inputs))
-        return self.sparse(*inputs) if self.on_kernels(inputs) else self.dense(*inputs)
+        if not self.on_kernels(inputs):
+            return self.dense(*inputs)
+        outputs = self.sparse(*inputs)
+        if torch.is_autocast_enabled("cpu"):  # what follows is given what the dense layers would give it
+            lower = torch.get_autocast_dtype("cpu")
+            return tuple(each.to(lower) for each in outputs)
+        return outputs
 
     def on_kernels(self, inputs: Sequence[Tensor]) -> bool:
         weights = self.sparse.weights()

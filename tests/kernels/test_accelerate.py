@@ -221,13 +221,16 @@ def test_torch_compile_accepts_the_model() -> None:
     assert torch.allclose(compiled(x), model(x))
 
 
-def test_autocast_keeps_the_kernels_in_float32() -> None:
+def test_under_autocast_the_kernels_compute_in_float32_and_give_what_dense_layers_give() -> None:
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 20))
-    so.accelerate(model, so.sparsify(model, 0.8))
-    x = torch.randn(8, 20)
+    topology, x = so.sparsify(model, 0.8), torch.randn(8, 20)
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        dense = model(x.bfloat16())
+        so.accelerate(model, topology)
         y = model(x.bfloat16())
-    assert y.dtype == torch.float32
+    assert y.dtype == dense.dtype == torch.bfloat16
+    assert torch.equal(y, model(x.bfloat16().float()).bfloat16()), "rounded once, at the end"
+    y.sum().backward()
 
 
 def test_the_default_dtype_of_the_process_does_not_matter() -> None:

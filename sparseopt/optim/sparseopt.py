@@ -178,6 +178,8 @@ class SparseOpt(OptimizerWrapper):
         self.topology.dense_grads.forget()
         self._arrivals.await_all()
         self._tell_what_is_wanted()
+        if self.topology.dense_grads.wanted:  # by the next step, of another backward pass
+            self.topology.dense_grads.note_spent(self.topology.parameters.values())
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -13,7 +13,7 @@ What was given and not taken is cleared by `zero_grad` and by the step.
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
 import torch
@@ -42,6 +42,7 @@ class DenseGradients:
         self._given: dict[str, list[tuple[int, Rows]]] = {}  # with the pass
         self.masked = False  # have gradients on dense storage been held to their masks?
         self.held: dict[Tensor, tuple[TensorWeakRef, int]] = {}  # which, and how often changed by then
+        self.spent: dict[Tensor, tuple[TensorWeakRef, int]] = {}  # those that the step before has used
 
     def give(self, name: str, rows: Rows) -> None:
         """Deliver what one use of a packed layer adds to its dense gradient.
@@ -60,13 +61,19 @@ class DenseGradients:
 
     def note_held(self, parameters: Iterable[Tensor]) -> None:
         """The gradients that are there have just been held to their masks."""
-        there = ((each, each.grad) for each in parameters)
-        self.held = {each: (TensorWeakRef(grad), grad._version) for each, grad in there if grad is not None}
+        self.held = _as_they_are(parameters)
+
+    def note_spent(self, parameters: Iterable[Tensor]) -> None:
+        """The gradients that are there have just been used by a step."""
+        self.spent = _as_they_are(parameters)
 
     def holds(self, parameter: Tensor) -> bool:
         """Is its gradient the one that was held to the mask, and unchanged since?"""
-        grad, (found, version) = parameter.grad, self.held.get(parameter, (None, 0))
-        return found is not None and grad is not None and version == grad._version and found() is grad
+        return _is_as_it_was(parameter, self.held)
+
+    def is_spent(self, parameter: Tensor) -> bool:
+        """Is its gradient still the one that the step before has used?"""
+        return _is_as_it_was(parameter, self.spent)
 
     def forget(self) -> None:
         self._given.clear()
@@ -78,6 +85,16 @@ class DenseGradients:
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return DenseGradients, ()
+
+
+def _as_they_are(parameters: Iterable[Tensor]) -> dict[Tensor, tuple[TensorWeakRef, int]]:
+    there = ((each, each.grad) for each in parameters)
+    return {each: (TensorWeakRef(grad), grad._version) for each, grad in there if grad is not None}
+
+
+def _is_as_it_was(parameter: Tensor, noted: Mapping[Tensor, tuple[TensorWeakRef, int]]) -> bool:
+    grad, (found, version) = parameter.grad, noted.get(parameter, (None, 0))
+    return found is not None and grad is not None and version == grad._version and found() is grad
 
 
 def row_blocks(shape: torch.Size | tuple[int, ...]) -> Iterator[slice]:

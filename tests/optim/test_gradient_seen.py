@@ -219,3 +219,16 @@ def test_a_layer_that_was_frozen_when_the_optimizer_was_made_is_masked_once_it_l
         assert first.grad is not None
         assert not outside(topology)
         optimizer.step()
+
+
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_an_update_wants_a_backward_pass_of_its_own(
+    storage: str, build: Callable[..., Network], loss_of: Loss
+) -> None:
+    model, topology = build(0.8, storage=storage)
+    method = so.RigL(total_steps=60, every=2)
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, method)
+    loss_of(model, 1).backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="no backward pass has left that of"):
+        optimizer.step()

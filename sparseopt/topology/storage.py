@@ -52,8 +52,9 @@ class Dense:
     def gradient(self) -> Tensor | None:
         """The whole layer's gradient, inactive entries included; None if it lacks these."""
         grad = self.parameter.grad
-        lacks = grad is None or self.grads.masked or self.grads.is_spent(self.parameter)
-        return None if lacks else whole(grad)
+        if grad is None or self.grads.masked or self.grads.is_spent(self.parameter):
+            return None
+        return whole(grad)
 
     def fan_in(self) -> Tensor:
         return self.layer.by_neuron(whole(self.mask)).sum(1)

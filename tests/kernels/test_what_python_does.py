@@ -106,6 +106,38 @@ def test_an_engine_of_arguments_that_may_be_left_out_takes_both_calls() -> None:
             torch.testing.assert_close(engine(*args), model(*args))
 
 
+class Optional(nn.Module):
+    """Arguments that most calls leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, features: bool = False) -> Tensor:
+        h = torch.relu(self.b(torch.relu(self.a(x))))
+        if mask is not None:
+            h = h * mask
+        h = h.mean((2, 3))
+        return h if features else self.c(h)
+
+
+def test_convolutions_run_on_the_kernels_where_arguments_may_be_left_out(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Optional().eval(), torch.randn(2, 3, 12, 12)
+    engine = so.compile_inference(model, so.sparsify(model, 0.9))
+    for _ in range(2):
+        torch.testing.assert_close(engine(x), model(x), rtol=1e-4, atol=1e-5)
+    assert "3 of 3 layers on sparse kernels" in engine.summary()
+    engine.save(tmp_path / "engine.safetensors")
+    loaded = so.load_engine(tmp_path / "engine.safetensors")
+    torch.testing.assert_close(loaded(x), model(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(TypeError):
+        loaded(x, torch.ones(8, 8))
+    for _ in range(2):
+        torch.testing.assert_close(engine(x, features=True), model(x, features=True))
+        torch.testing.assert_close(engine(x, torch.zeros(8, 8)), model(x, torch.zeros(8, 8)))
+
+
 def test_an_engine_that_was_not_compared_is_not_saved(tmp_path: Path) -> None:
     model, topology, _ = made(IsTensor)
     engine = so.compile_inference(model, topology)

@@ -2,7 +2,7 @@
 
 A trace shows a model values that stand for others. Python that asks such a value whether it is None, a tensor, or of some class
 gets an answer that no call would get. So the first call of every kind (how many arguments, by which names, tensors of how many
-axes) is computed by the model as well. Where the results differ, the model is right, and the engine goes on without the trace.
+axes) is computed by the model as well. Where the results differ, the model is right, and the engine goes on in another way.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,33 +17,27 @@ TOLERANCE = 1e-3  # of the largest number: the kernels add in another order
 
 
 class Compared:
-    """Calls of a program, compared with those of a `model` in evaluation mode; `give_up` makes another program."""
+    """The kinds of calls in which a program has done what a `model` in evaluation mode does."""
 
-    def __init__(self, model: nn.Module, give_up: Callable[[], None]) -> None:
-        self._model, self._give_up = model, give_up
-        self._known: set[object] = set()
-        self._lock = Lock()
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.kinds: set[object] = set()
+        self.lock = Lock()
 
-    def known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        return _kind(args, kwargs) in self._known
+    def knows(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        return _kind(args, kwargs) in self.kinds
 
-    @property
-    def called(self) -> bool:
-        return bool(self._known)
-
-    def call(self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The model's result; from now on the program's, if that is the same."""
-        with self._lock:
-            right = self._model(*args, **kwargs)
-            try:
-                same = alike(program(*args, **kwargs), right)
-            except Exception:  # whatever the Python of a branch that no call takes may raise
-                same = False
-            if same:
-                self._known.add(_kind(args, kwargs))
-            else:
-                self._give_up()
-            return right
+    def same(
+        self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], right: Any
+    ) -> bool:
+        """Does the program compute what is `right`? If it does, its next call of this kind is not compared."""
+        try:
+            found = alike(program(*args, **kwargs), right)
+        except Exception:  # whatever the Python of a branch that no call takes may raise
+            return False
+        if found:
+            self.kinds.add(_kind(args, kwargs))
+        return found
 
 
 def _kind(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:

@@ -16,6 +16,7 @@ from sparseopt.kernels.frozen.comparing import Compared
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.frozen.saved import Saved, read
 from sparseopt.kernels.frozen.writing import Unsaved, write
+from sparseopt.kernels.match.tracing import Unsupported
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import HighWater
 
@@ -53,33 +54,48 @@ class Engine:
         self.program, self.layers, self.name, self.frozen = program, tuple(layers), name, dict(frozen or {})
         self._only = only_piece(program)
         self._compared: Compared | None = None
+        self._others: Sequence[Callable[[], Engine]] = ()
         self._water = HighWater()
 
-    def compare_with(self, model: nn.Module, without_trace: Callable[[], "Engine"]) -> None:
-        """Let the first call of every kind be computed by the model, too. `without_trace`: what runs where they differ."""
-
-        def give_up() -> None:
-            other = without_trace()
-            logger.warning(
-                "%s does something else in a trace than in a call, because of its Python (%s): it runs as it is written, and "
-                "of its layers only linear ones on the kernels",
-                *(self.name, "; ".join(f"{name or self.name} {why}" for name, why in self.frozen.items())),
-            )
-            self.program, self.layers, self.frozen = other.program, other.layers, {}
-            self._only = self._compared = None
-
-        self._compared = Compared(model, give_up)
+    def compare_with(self, model: nn.Module, others: Sequence[Callable[[], "Engine"]]) -> None:
+        """Let the first call of every kind be computed by the model, too. `others` make what runs where they differ."""
+        self._compared, self._others = Compared(model), others
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._water.reached(sum([each.numel() for each in args if isinstance(each, Tensor)]))
         compared = self._compared
-        if compared is not None and not compared.known(args, kwargs):
-            with torch.no_grad():
-                return compared.call(self.program.forward, args, kwargs)
+        if compared is not None and not compared.knows(args, kwargs):
+            return self._call_and_compare(compared, args, kwargs)
         if self._only is not None and len(args) == 1 and not kwargs:
             return self._only.forward(args[0])[0]
         with torch.no_grad():
             return self.program.forward(*args, **kwargs)
+
+    @torch.no_grad()
+    def _call_and_compare(self, compared: Compared, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        with compared.lock:
+            right = compared.model(*args, **kwargs)
+            while self._compared is not None and not compared.same(self.program.forward, args, kwargs, right):
+                self._go_on_as_another()
+        return right
+
+    def _go_on_as_another(self) -> None:
+        make, *self._others = self._others
+        try:
+            other = make()
+        except Unsupported:
+            return
+        self.program, self.layers, self.frozen = other.program, other.layers, other.frozen
+        self._only = only_piece(self.program)
+        if self._compared is not None:
+            self._compared.kinds.clear()
+        if not self._others:
+            self._compared = None
+            logger.warning(
+                "%s does something else in a trace than in a call, because of its Python: it runs as it is written, and of its "
+                "layers only linear ones on the kernels",
+                self.name,
+            )
 
     def save(self, path: str | Path) -> None:
         """Write the engine to one file, data alone, which `load_engine` runs without the model's Python code.
@@ -87,7 +103,7 @@ class Engine:
         Raises `ValueError` if the network computes something, outside the sparse layers, that is not one of torch's own
         functions.
         """
-        if self._compared is not None and not self._compared.called:
+        if self._compared is not None and not self._compared.kinds:
             raise ValueError(
                 f"call this engine once before it is saved: the Python of {self.name} "
                 f"{next(iter(self.frozen.values()))}, so what was frozen has to be compared with what the model does"
@@ -142,7 +158,8 @@ class Engine:
         program = self.program
         own = program.copy() if isinstance(program, Saved) else copy.deepcopy(program, memo)
         twin = Engine(own, self.layers, self.name, self.frozen)
-        twin._compared = self._compared  # the model is not changed by being called
+        if self._compared is not None:
+            twin.compare_with(self._compared.model, self._others)  # which are not changed by being called
         return twin
 
     def __reduce__(self) -> NoReturn:

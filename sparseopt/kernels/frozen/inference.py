@@ -1,8 +1,8 @@
 """`compile_inference`: a frozen copy of a network, batch norm folded into the weights, on sparse kernels."""
 
 import copy
-import functools
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from sparseopt.kernels.match.modules import must_be_called
 from sparseopt.kernels.match.pieces import BREAK_EVEN, find_pieces
 from sparseopt.kernels.match.reasons import HOOKED, layers, not_known, why_dense
 from sparseopt.kernels.match.rewrite import Piece, rewrite
-from sparseopt.kernels.match.tracing import Unsupported, trace, unprovable_python
+from sparseopt.kernels.match.tracing import Unsupported, defaults, trace, unprovable_python
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.norm import Normed
 from sparseopt.topology import Topology
@@ -57,24 +57,39 @@ def compile_inference(model: nn.Module, topology: Topology | None = None) -> Eng
     """
     operators()
     name, model = type(model).__name__, frozen_copy(model)
-    try:
-        traced = trace(model)
-    except Unsupported as reason:
-        return _without_trace(model, name, str(reason))
-    reports = _reports(model)
-    reasons, frozen = why_dense(model, traced.graph), unprovable_python(model)
-    found = find_sparse(model, traced.graph, reasons)
-    rewrite(traced, found)
+    ways = [partial(_of_trace, model, name, {})]
+    if may_be_left_out := defaults(model):
+        ways.append(partial(_of_trace, model, name, may_be_left_out))
+    why = ""
+    for number, make in enumerate(ways):
+        try:
+            engine = make()
+        except Unsupported as reason:
+            why = str(reason)
+            continue
+        if engine.frozen:
+            engine.compare_with(
+                model, [*ways[number + 1 :], partial(_as_written, model, name, NOT_AS_TRACED)]
+            )
+        return engine
+    return _as_written(model, name, why)
+
+
+def _of_trace(model: nn.Module, name: str, left_out: Mapping[str, Any]) -> Engine:
+    """From one trace; `left_out` are arguments that calls leave out. Raises `Unsupported`."""
+    traced = trace(model, left_out)
+    reports, reasons, frozen = _reports(model), why_dense(model, traced.graph), unprovable_python(model)
+    if left_out:
+        frozen[""] = f"is called without {', '.join(left_out)}"
+    rewrite(traced, find_sparse(model, traced.graph, reasons))
     replace_pools(traced)
     traced.delete_all_unused_submodules()
-    engine = _engine(traced, name, reports, reasons, frozen)
-    if frozen:
-        engine.compare_with(model, lambda: _without_trace(copy.deepcopy(model), name, NOT_AS_TRACED))
-    return engine
+    return _engine(traced, name, reports, reasons, frozen)
 
 
-def _without_trace(model: nn.Module, name: str, why: str) -> Engine:
-    """The model as it is written, with its linear layers on the kernels one by one."""
+def _as_written(model: nn.Module, name: str, why: str) -> Engine:
+    """Without a trace: the linear layers run on the kernels one by one."""
+    model = copy.deepcopy(model)
     reports = _reports(model)
     return _engine(model, name, reports, replace_linears(model, why))
 
@@ -167,7 +182,7 @@ def replace_linears(model: nn.Module, untraced: str) -> dict[str, str]:
             frozen = freeze_chain([ChainLayer(module, f"{name}.weight")])
             if large(frozen, reasons) and worthwhile(frozen, reasons):
                 module.sparse = FrozenChain(frozen)
-                module.forward = functools.partial(_only, module.sparse)
+                module.forward = partial(_only, module.sparse)
     return reasons
 
 

@@ -5,8 +5,9 @@ written: those with hooks, those with Python of their own that cannot be proven,
 those that make tensors out of nothing on the way. What the trace relies on is in its `guards`.
 """
 
+import inspect
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,14 +71,42 @@ def trace_provable(model: nn.Module, volatile: Collection[nn.Module] = ()) -> Tr
     return Trace(GraphModule(model, graph), modules, tracer.entered, reasons, guards)
 
 
-def trace(model: nn.Module) -> GraphModule:
-    """One trace of the whole model, its Python frozen as it is now, whatever it is. Raises `Unsupported`."""
+def trace(model: nn.Module, left_out: Mapping[str, Any] | None = None) -> GraphModule:
+    """One trace of the whole model, its Python frozen as it is now, whatever it is. Raises `Unsupported`.
+
+    `left_out`: arguments that have these values at every call, which may leave them out, and must.
+    """
     try:
-        graph = Following().trace(model)
+        graph = Following().trace(model, dict(left_out) if left_out else None)
+        _leave_out(graph, left_out or {})
     except Exception as error:  # fx raises errors of many kinds, and the model's own
         raise Unsupported(f"torch.fx cannot trace {type(model).__name__}: {error}") from error
     without_mutation(graph, dict(model.named_modules()))
     return GraphModule(model, graph)
+
+
+def defaults(model: nn.Module) -> dict[str, Any]:
+    """The arguments of a model's `forward` that may be left out, with the plain values that they have then."""
+    try:
+        parameters = inspect.signature(type(model).forward).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {
+        name: each.default
+        for name, each in parameters.items()
+        if each.default is None or isinstance(each.default, bool | int | float | str)
+    }
+
+
+def _leave_out(graph: Graph, names: Mapping[str, Any]) -> None:
+    """Take away arguments, which torch.fx has numbered, and the checks of their values, which are all that reads them."""
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and str(node.target).rpartition("_")[0] in names:
+            for reader in list(node.users):
+                for check in list(reader.users):
+                    graph.erase_node(check)
+                graph.erase_node(reader)
+            graph.erase_node(node)
 
 
 def unprovable_python(model: nn.Module) -> dict[str, str]:

@@ -151,7 +151,9 @@ def _how(reason: str | None, module: nn.Module, shared: "Acceleration | None", *
         )
     kept = torch.float32 if shared is None else shared.activations
     half = kept != torch.float32 and isinstance(module, nn.Conv2d)
-    return f"sparse, activations kept as {str(kept).removeprefix('torch.')}" if half else "sparse"
+    known = set() if shared is None else set(shared.topology.parameters.values())
+    how = "sparse" if weight_parameter(module) in known else "on the kernels with the others, not sparse"
+    return f"{how}, activations kept as {str(kept).removeprefix('torch.')}" if half else how
 
 
 def restore(model: nn.Module) -> None:

@@ -296,3 +296,12 @@ def test_the_summary_says_when_torch_computes_an_encoder_layer_itself() -> None:
     (line,) = (each for each in so.kernels.summary(model).splitlines() if each.startswith("linear1"))
     assert "sparse" in line
     assert "evaluation" in line
+
+
+def test_a_dense_layer_among_sparse_ones_is_told_apart() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 3)
+    )
+    so.accelerate(model, so.sparsify(model, 0.95, exclude="2.weight"))
+    rows = [line.split(maxsplit=2)[2] for line in so.kernels.summary(model).splitlines()]
+    assert rows == ["sparse", "on the kernels with the others, not sparse", "sparse"]

@@ -106,6 +106,24 @@ def test_an_engine_of_arguments_that_may_be_left_out_takes_both_calls() -> None:
             torch.testing.assert_close(engine(*args), model(*args))
 
 
+def test_calls_are_compared_once_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Scaled(Asking):
+        def forward(self, x: Tensor, parts: list[Tensor], scale: float) -> Tensor:  # pyright: ignore
+            assert x is not None
+            return self.b(torch.relu(self.a(x * scale + parts[0])))
+
+    model, topology, x = made(Scaled)
+    engine = so.compile_inference(model, topology)
+    compared = engine._compared
+    assert compared is not None
+    calls: list[float] = []
+    own = compared.model.forward
+    monkeypatch.setattr(compared.model, "forward", lambda *args: (calls.append(args[2]), own(*args))[1])
+    for scale in (1.0, 2.0, 3.0):
+        torch.testing.assert_close(engine(x, [x], scale), model(x, [x], scale))
+    assert calls == [1.0]
+
+
 class Optional(nn.Module):
     """Arguments that most calls leave out."""
 

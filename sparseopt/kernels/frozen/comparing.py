@@ -5,7 +5,7 @@ gets an answer that no call would get. So the first call of every kind (how many
 axes) is computed by the model as well. Where the results differ, the model is right, and the engine goes on in another way.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
@@ -24,11 +24,11 @@ class Compared:
         self.kinds: set[object] = set()
         self.lock = Lock()
 
-    def knows(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        return _kind(args, kwargs) in self.kinds
+    def knows(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return _kind((args, kwargs)) in self.kinds
 
     def same(
-        self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], right: Any
+        self, program: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], right: Any
     ) -> bool:
         """Does the program compute what is `right`? If it does, its next call of this kind is not compared."""
         try:
@@ -36,15 +36,23 @@ class Compared:
         except Exception:  # whatever the Python of a branch that no call takes may raise
             return False
         if found:
-            self.kinds.add(_kind(args, kwargs))
+            self.kinds.add(_kind((args, kwargs)))
         return found
 
 
-def _kind(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-    def of(value: Any) -> object:
-        return (type(value), value.dim()) if isinstance(value, Tensor) else (type(value), repr(value)[:100])
-
-    return tuple(map(of, args)), tuple((name, of(value)) for name, value in sorted(kwargs.items()))
+def _kind(value: Any) -> object:
+    """What Python may ask of a value that a trace cannot answer: all but its numbers."""
+    match value:
+        case Tensor():
+            return type(value), value.dim()
+        case list() | tuple():
+            return type(value), *map(_kind, value)
+        case dict():
+            return dict, *((key, _kind(each)) for key, each in value.items())
+        case None | bool() | str():
+            return value
+        case _:
+            return type(value)
 
 
 def alike(found: Any, right: Any) -> bool:

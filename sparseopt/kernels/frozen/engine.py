@@ -72,7 +72,7 @@ class Engine:
             return self.program.forward(*args, **kwargs)
 
     @torch.no_grad()
-    def _call_and_compare(self, compared: Compared, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _call_and_compare(self, compared: Compared, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with compared.lock:
             right = compared.model(*args, **kwargs)
             while self._compared is not None and not compared.same(self.program.forward, args, kwargs, right):

@@ -91,6 +91,16 @@ def test_the_engine_is_frozen() -> None:
     assert model.training
 
 
+def test_the_network_is_found_inside_what_is_put_around_it() -> None:
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).eval()
+    topology, x = so.sparsify(model, 0.9), torch.randn(4, 256)
+    for wrapped in (nn.DataParallel(model), torch.compile(nn.DataParallel(model), backend="eager")):
+        assert isinstance(wrapped, nn.Module)
+        engine = so.compile_inference(wrapped, topology)
+        torch.testing.assert_close(engine(x), model(x))
+        assert "2 of 2 layers on sparse kernels" in engine.summary()
+
+
 def test_batch_norm_without_running_statistics_stays_as_it_is() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False)).eval()
     engine = so.compile_inference(model, so.sparsify(model, 0.8))

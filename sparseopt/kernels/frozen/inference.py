@@ -116,7 +116,8 @@ def _reports(model: nn.Module) -> dict[str, Report]:
 
 def frozen_copy(model: nn.Module) -> nn.Module:
     """In evaluation mode, as plain parameters in float32 on the CPU. Raises `Unsupported`."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    while (inside := wrapped_in(model)) is not None:
+        model = inside
     if isinstance(model, torch.jit.ScriptModule):
         raise Unsupported("a scripted model cannot be traced: compile the model that was scripted")
     model = copy.deepcopy(model).eval()
@@ -133,6 +134,13 @@ def frozen_copy(model: nn.Module) -> nn.Module:
     # A trace shows what a model calls, and not the model itself.
     alone = type(model).__module__.startswith("torch.nn") and not isinstance(model, nn.Sequential)
     return nn.Sequential(model) if alone or must_be_called(model) else model
+
+
+def wrapped_in(model: nn.Module) -> nn.Module | None:
+    """The network inside what torch.compile or data parallelism has put around it."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return model.module
+    return getattr(model, "_orig_mod", None)
 
 
 @torch.no_grad()

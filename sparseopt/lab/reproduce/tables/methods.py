@@ -50,7 +50,8 @@ def methods_table(outcomes: Outcomes) -> LabelledTable:
             f"{METHODS[REFERENCE]}: paired by seed, with the {LEVEL:.0%} interval; improves or worsens only where that leaves "
             "0 out.",
             "FLOPs are relative to the dense network's, as the papers count them, at the densities that the layers have in the "
-            "end. Time is wall time, whatever else the machine did. Sparse kernels: how many layers ran on them, dense ones between sparse ones included; "
+            "end. Time is wall time, whatever else the machine did. Sparse kernels: how many layers ran on them, dense "
+            "ones between sparse ones included; "
             '"dense gradients" where the method reads those of all weights, which are then computed besides, at every step.',
             *missing_notes(outcomes),
         ],

@@ -58,6 +58,16 @@ for sizes, batch in (((7, 9, 3), 1), ((40, 33, 17, 5), 33), ((300, 64, 2), 128))
 
 wide = nn.Sequential(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 40, 3, 2, 1))
 so.compile_inference(wide, so.sparsify(wide, 0.3))(torch.randn(1, 3, 37, 41))  # several threads on one image
+
+from sparseopt.kernels.frozen.layouts import Layout
+from sparseopt.kernels.frozen.region import FrozenRegion
+
+deep = nn.Sequential(nn.Conv2d(3, 9, 3, 2, 1), nn.ReLU(), nn.Conv2d(9, 12, 1), nn.ReLU(), nn.Conv2d(12, 5, 3, 2, 1))
+engine = so.compile_inference(deep, so.sparsify(deep, 0.6))
+region = next(each for each in engine.program.modules() if isinstance(each, FrozenRegion))
+grouped = FrozenRegion(region.content, (Layout(8, 4, grouped=True),))
+for samples, size in ((1, (21, 37)), (5, (9, 64))):
+    grouped(torch.randn(samples, 3, *size))
 print("clean")
 """
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import sparseopt as so
 from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.description import Convs
+from sparseopt.kernels.frozen.groups import group_of
 from sparseopt.kernels.frozen.layouts import Cut, Layout, layouts
 from sparseopt.kernels.frozen.program import extents_of
 from sparseopt.kernels.frozen.region import FrozenRegion
@@ -25,18 +26,26 @@ STRIPS = [
 ]
 
 
+GROUPS = [
+    Layout(lanes, bands, grouped=True) for lanes, bands in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 1), (16, 16))
+]
+
+
 class Net(nn.Module):
     """Kernels of several sizes, both strides, an identity and a projection shortcut."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem, self.same = nn.Conv2d(3, 9, 7, 2, 3), nn.Conv2d(9, 9, 3, padding=1)
+        self.wide, self.narrow = nn.Conv2d(9, 21, 1), nn.Conv2d(21, 9, 1)
         self.down, self.projection = nn.Conv2d(9, 13, 3, 2, 1), nn.Conv2d(9, 13, 1, 2)
+        self.last = nn.Conv2d(13, 8, (3, 5), padding=(1, 2))
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.stem(x))
         x = torch.relu(self.same(x) + x)
-        return torch.relu(self.down(x) + self.projection(x))
+        x = torch.relu(self.narrow(torch.relu(self.wide(x))) + x)
+        return self.last(torch.relu(self.down(x) + self.projection(x)))
 
 
 def region_of(engine: so.kernels.Engine) -> FrozenRegion:
@@ -44,7 +53,7 @@ def region_of(engine: so.kernels.Engine) -> FrozenRegion:
 
 
 @pytest.mark.parametrize("size", [(29, 33), (8, 57)])
-@pytest.mark.parametrize("layout", [*BANDS, *STRIPS], ids=str)
+@pytest.mark.parametrize("layout", [*BANDS, *STRIPS, *GROUPS], ids=str)
 def test_every_tile_and_every_block_gives_the_same_bits(layout: Layout, size: tuple[int, int]) -> None:
     torch.manual_seed(0)
     model = Net()
@@ -94,6 +103,57 @@ def test_strips_give_the_same_bits_on_several_threads(
         same_on_several_threads(content, layout, torch.randn(samples, 3, *size))
 
 
+@pytest.mark.parametrize("layout", GROUPS, ids=str)
+@pytest.mark.parametrize("size", [(29, 33), (40, 116)])
+def test_groups_of_columns_give_the_same_bits_on_several_threads(
+    layout: Layout, size: tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
+    for samples in (1, 2, 5):
+        same_on_several_threads(region_of(engine).content, layout, torch.randn(samples, 3, *size))
+
+
+def test_a_mean_over_groups_of_columns_is_the_same() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 9, 3, padding=1), nn.ReLU(), nn.Conv2d(9, 20, 1), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(20, 4)),
+    )
+    engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
+    content, x = region_of(engine).content, torch.randn(3, 3, 21, 30)
+    in_rows, in_groups = (
+        FrozenRegion(content, (Layout(8, 4, grouped=each),))(x)[0] for each in (False, True)
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(in_rows, model(x))
+    assert torch.equal(in_rows, in_groups)
+
+
+def test_what_a_1_x_1_convolution_reads_lies_in_groups_where_it_does_not_fit_the_cache() -> None:
+    narrow = nn.Conv2d(64, 16, 1)
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), narrow, nn.ReLU(), nn.Conv2d(16, 8, 3))
+    content = region_of(so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))).content
+
+    def grouped(side: int) -> list[bool]:
+        return [each.grouped for each in layouts(content, extents_of(content, [(side, side)]), 1, 8)]
+
+    assert grouped(32) == [False]  # 64 channels of 32 x 32: a quarter of a megabyte
+    assert grouped(64) == [True]
+    program = (
+        FrozenRegion(content, (Layout(8, 8, grouped=True),)).prepared((torch.zeros(1, 3, 64, 64),)).program
+    )
+    assert program.groups == [0, 8, 8]  # the image itself lies in rows
+
+
+@pytest.mark.parametrize(
+    ("columns", "group"), [(112, 14), (28, 14), (7, 7), (16, 8), (24, 8), (12, 4), (49, 7), (3, 4)]
+)
+def test_groups_are_as_wide_as_tiles(columns: int, group: int) -> None:
+    assert group_of(columns, operators().tiles(8)) == group
+
+
 def test_a_single_small_image_fills_sixteen_lanes() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1))
     content = region_of(so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))).content
@@ -128,6 +188,9 @@ CUT = [
     Layout(16, 16, (Cut(2, 8), Cut(3, 4), Cut(5, 1))),
     Layout(16, 16, (Cut(3, 2), Cut(5, 1))),
     Layout(16, 16, (Cut(3, 1),)),
+    Layout(4, 4, (Cut(3, 2), Cut(5, 1)), grouped=True),
+    Layout(8, 4, (Cut(3, 1),), grouped=True),
+    Layout(16, 16, (Cut(3, 2), Cut(5, 1)), grouped=True),
 ]
 
 

@@ -2,8 +2,9 @@
 // As many samples as fill one vector (see bands.h) run through all layers before the next ones start.
 //
 // A layer runs in one of many ways (`Way`), which one is fastest depends on its shape and on the machine and is measured: the size of
-// its tiles, and whether it reads its input where it is, or copies what a tile reads of some input channels together first. The
-// latter pays where the input of a tile does not fit the first-level cache: then every weight of the block finds it there.
+// its tiles, and whether its input channels are taken in blocks, what a tile reads of one being copied together first. Blocks pay where
+// the input of a tile does not fit the first-level cache: then every weight of the block finds it there. What lies together
+// already, as a tile of a 1 x 1 convolution finds it in a grouped plane, is not copied.
 #pragma once
 #include "bands.h"
 #include "lists.h"
@@ -21,22 +22,24 @@ struct Conv {
   int64_t stride, padding_rows, padding_columns, shortcut_stride, shortcut_offset, relu, pool;
 };
 
-// tile: its number. block: input channels that are copied together; 0: they are read where they are.
+// tile: its number. block: input channels that are taken together, copied unless they lie together; 0: all, read where they are.
 struct Way {
   int tile = 0, block = 0;
 };
 
 // An activation's place in the arena, into how many bands and strips a sample is cut in it, and the rows and columns of one patch.
 struct Slot {
-  int64_t offset, channels, height, width, border, rows, columns, bands, strips;
+  int64_t offset, channels, height, width, border, rows, columns, bands, strips, group;
 
   template <int L>
   Plane<L> plane(float* arena) const {
     Plane<L> x;
     x.channels = int(channels), x.rows = int(rows), x.width = int(columns), x.border = int(border);
-    x.channel = (columns + 2 * border) * L;
-    x.row = x.channel * channels;
-    x.origin = arena + offset + border * (x.row + L);
+    x.group = int(group);
+    x.channel = (group ? group : columns + 2 * border) * L;
+    x.next_group = x.channel * channels;
+    x.row = x.next_group * (group ? (columns + group - 1) / group : 1);
+    x.origin = arena + offset + border * x.row + x.sides() * L;
     return x;
   }
 };
@@ -56,48 +59,45 @@ class Layer {
     size_ = kTiles[way.tile];
     window_rows_ = (size_.rows - 1) * S + int(w.height);
     window_columns_ = (size_.columns - 1) * S + int(w.width);
+    phases_ = std::min(S, int(w.width));
     half_ = (window_columns_ + S - 1) / S;
-    if (way.block == 0) {
-      block_ = 0, kernel_ = conv_kernel<L>(way.tile, S);
-      lists_ = make_lists(w, int(w.in), [&](int64_t in, int64_t row, int64_t column) {
-        return in * x.channel + (row - conv.padding_rows) * x.row + (column - conv.padding_columns) * L;
-      });
-    } else {
-      block_ = way.block, kernel_ = conv_kernel<L>(way.tile, 1);
-      lists_ = make_lists(w, block_, [&](int64_t in, int64_t row, int64_t column) {
-        return ((in % block_ * window_rows_ + row) * S * half_ + column % S * half_ + column / S) * L;
-      });
-    }
+    block_ = way.block ? way.block : int(w.in);
+    copies_ = x.group ? !(lies_together(x) && (way.block == 0 || (size_.rows == 1 && size_.columns == x.group))) : way.block > 0;
+    kernel_ = conv_kernel<L>(way.tile, copies_ ? 1 : S);
+    lists_ = make_lists(w, block_, [&](int64_t in, int64_t row, int64_t column) {
+      return copies_ ? ((in % block_ * window_rows_ + row) * phases_ * half_ + column % S * half_ + column / S) * L
+                     : in * x.channel + (row - conv.padding_rows) * x.row + (column - conv.padding_columns) * L;
+    });
   }
 
-  // Columns from `part.first_column` on have to begin a tile.
   Part part(const Plane<L>& y, bool share_columns, const Member& member) const {
     return part_of(y.width, y.channels, size_.columns, share_columns, member, [&](int c) { return conv.pool ? c : per_channel_[c]; });
   }
 
   void run(const Plane<L>& x, const Plane<L>& y, const Plane<L>& shortcut, const Part& part) const {
     if (conv.pool) return pool(x, y, part);
-    const int S = int(conv.stride), blocks = block_ ? int((conv.weights.in + block_ - 1) / block_) : 1;
+    const int S = int(conv.stride), blocks = int((conv.weights.in + block_ - 1) / block_);
     const int64_t T = conv.shortcut_stride;
-    Tile t;
+    Tile t{};
     t.offset = lists_.offset.data(), t.value = lists_.value.data(), t.bias = conv.bias;
     t.first_channel = part.first_channel, t.last_channel = part.last_channel, t.relu = conv.relu != 0;
     t.y_row = y.row, t.y_channel = y.channel;
     t.shortcut_row = T * shortcut.row, t.shortcut_channel = shortcut.channel, t.shortcut_column = T * L;
     t.shortcut_offset = int(conv.shortcut_offset), t.shortcut_channels = shortcut.channels;
     t.partial = blocks > 1 ? scratch<Use::output_rows>().get<float>(size_t(y.channels) * size_.rows * size_.columns * L) : nullptr;
-    float* copy = block_ ? scratch<Use::input_rows>().get<float>(copied()) : nullptr;
-    t.x_row = block_ ? int64_t(S) * S * half_ * L : S * x.row;
+    float* copy = copies_ ? scratch<Use::input_rows>().get<float>(copied()) : nullptr;
+    t.x_row = copies_ ? int64_t(S) * phases_ * half_ * L : S * x.row;
     for (int h = 0; h < y.rows; h += size_.rows)
-      for (int w = part.first_column; w < part.last_column; w += size_.columns) {
-        t.rows = std::min(size_.rows, y.rows - h), t.columns = std::min(size_.columns, part.last_column - w);
+      for (int w = part.first_column; w < part.last_column; w += t.columns) {
+        t.rows = std::min(size_.rows, y.rows - h), t.columns = columns(x, y, shortcut, w, part.last_column);
         t.y = y.at(h, 0, w);
-        t.shortcut = shortcut.origin ? shortcut.at(h * T, 0, w * T) : nullptr;
+        t.shortcut = shortcut.origin ? shortcut.at(h * T, 0, w * int(T)) : nullptr;
+        t.x = copies_ ? copy : x.at(int64_t(h) * S, 0, w * S);
         for (int b = 0; b < blocks; ++b) {
           t.start = lists_.start.data() + int64_t(b) * conv.weights.out;
           t.first_block = b == 0, t.last_block = b == blocks - 1;
-          t.x = x.at(int64_t(h) * S, 0, int64_t(w) * S);
-          if (block_) copy_window(x, b * block_, h * S, w * S, copy), t.x = copy;
+          if (copies_) copy_window(x, b * block_, h * S, w * S, copy);
+          if (lies_together(x)) look_ahead(x, h, w, b, t);
           kernel_(t);
         }
       }
@@ -106,7 +106,28 @@ class Layer {
   const Conv conv;
 
  private:
-  size_t copied() const { return size_t(block_) * window_rows_ * conv.stride * half_ * L; }
+  size_t copied() const { return size_t(block_) * window_rows_ * phases_ * half_ * L; }
+
+  // Whether what a tile of one row reads of all channels is one run of memory.
+  bool lies_together(const Plane<L>& x) const {
+    return x.group && conv.stride == 1 && conv.weights.height == 1 && conv.weights.width == 1;
+  }
+
+  // Of the tile that begins at column w: those that are there, and that lie side by side wherever the tile reads or writes.
+  int columns(const Plane<L>& x, const Plane<L>& y, const Plane<L>& shortcut, int w, int last) const {
+    const int end = shortcut.run_end(w, y.run_end(w, std::min(w + size_.columns, last)));
+    return (copies_ ? end : x.run_end(w, end)) - w;
+  }
+
+  // Behind a block of channels lies what is read next, be it the next block, the next tile or the next row: it is asked for while
+  // this block is worked on.
+  void look_ahead(const Plane<L>& x, int h, int w, int block, Tile& t) const {
+    constexpr int64_t kLine = 16;
+    const int first = block * block_, last = std::min(int(conv.weights.in), first + block_);
+    const int64_t lines = (last - first) * x.channel / kLine, channels = t.last_channel - t.first_channel;
+    t.ahead = x.at(h, last, w / x.group * x.group);
+    t.ahead_lines = channels > 0 ? (lines + channels - 1) / channels : 0;
+  }
 
   void pool(const Plane<L>& x, const Plane<L>& y, const Part& part) const {
     using V = Simd<L>;
@@ -123,25 +144,44 @@ class Layer {
   }
 
   // What a tile at (h, w) of the input reads of the channels of one block: [channel][row][column mod stride][column / stride][lane].
-  // Rows and columns beyond the border are those of a tile that reaches beyond the image, and are left as they are.
+  // Rows and columns beyond the border are those of a tile that reaches beyond the image, and are left as they are; where a plane has
+  // no border columns, they are zero.
   void copy_window(const Plane<L>& x, int channel, int h, int w, float* to) const {
-    using V = Simd<L>;
-    const int S = int(conv.stride), top = h - int(conv.padding_rows), left = w - int(conv.padding_columns);
-    const int last = std::min(int(conv.weights.in), channel + block_);
-    const int rows = std::min(window_rows_, x.rows + x.border - top), columns = std::min(window_columns_, x.width + x.border - left);
-    for (int c = channel; c < last; ++c, to += window_rows_ * S * half_ * L)
-      for (int r = 0; r < rows; ++r) {
-        const float* from = x.at(top + r, c, left);
-        float* row = to + r * S * half_ * L;
-        if (S == 1)
-          for (int i = 0; i < columns; ++i) V::store(row + i * L, V::load(from + i * L));
-        else
-          for (int i = 0; i < columns; ++i) V::store(row + (i % 2 * half_ + i / 2) * L, V::load(from + i * L));
+    const int top = h - int(conv.padding_rows), left = w - int(conv.padding_columns);
+    const int channels = std::min(block_, int(conv.weights.in) - channel), right = x.width + x.sides();
+    const int rows = std::min(window_rows_, x.rows + x.border - top), columns = std::min(window_columns_, right - left);
+    for (int r = 0; r < rows; ++r, to += phases_ * half_ * L) {
+      for (int i = 0, end; i < columns; i = end) {
+        if (left + i < -x.sides()) end = -x.sides() - left, clear(i, end, channels, to);
+        else end = x.run_end(left + i, left + columns) - left, copy(x.at(top + r, channel, left + i), x.channel, i, end, channels, to);
       }
+      if (x.group) clear(columns, window_columns_, channels, to);
+    }
+  }
+
+  void copy(const float* from, int64_t next, int first, int last, int channels, float* to) const {
+    using V = Simd<L>;
+    const int64_t size = int64_t(window_rows_) * phases_ * half_ * L;
+    for (int c = 0; c < channels; ++c, from += next, to += size)
+      if (conv.stride == 1)
+        for (int i = first; i < last; ++i) V::store(to + i * L, V::load(from + (i - first) * L));
+      else
+        for (int i = first; i < last; ++i)
+          if (i % 2 < phases_) V::store(to + (i % 2 * half_ + i / 2) * L, V::load(from + (i - first) * L));
+  }
+
+  void clear(int first, int last, int channels, float* to) const {
+    const typename Simd<L>::Vec zero{};
+    const int S = int(conv.stride);
+    const int64_t size = int64_t(window_rows_) * phases_ * half_ * L;
+    for (int c = 0; c < channels; ++c, to += size)
+      for (int i = first; i < last; ++i)
+        if (i % S < phases_) Simd<L>::store(to + (i % S * half_ + i / S) * L, zero);
   }
 
   TileSize size_{};
-  int block_ = 0, window_rows_ = 0, window_columns_ = 0, half_ = 0;
+  bool copies_ = false;
+  int block_ = 0, window_rows_ = 0, window_columns_ = 0, phases_ = 0, half_ = 0;
   Kernel kernel_ = nullptr;
   Lists lists_;
   std::vector<int> per_channel_;  // weights of the channels before

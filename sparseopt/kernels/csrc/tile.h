@@ -28,6 +28,8 @@ struct Tile {
   const float* shortcut;  // null: none
   int64_t shortcut_row, shortcut_channel, shortcut_column;
   int shortcut_offset, shortcut_channels;
+  const float* ahead;   // where what is read next begins
+  int64_t ahead_lines;  // cache lines of it that an output channel asks for
 };
 
 // S: vectors from one column of the tile to the next. Scale: floats that an offset counts.
@@ -43,7 +45,9 @@ void convolve(const Tile& tile) {
 #pragma GCC unroll 16
       for (int j = 0; j < TW; ++j) f(i, j);
   };
+  const float* ahead = t.ahead;
   for (int o = t.first_channel; o < t.last_channel; ++o) {
+    for (int64_t i = 0; i < t.ahead_lines; ++i, ahead += 16) __builtin_prefetch(ahead, 0, 2);
     Vec acc[TH][TW];
     float* partial = t.partial + int64_t(o) * (TH * TW * L);
     if (t.first_block) {

@@ -23,9 +23,15 @@ class Form:
     columns: int
     bands: int
     strips: int
+    group: (
+        int  # columns that lie together with those of all other channels; 0: all of them, and border columns
+    )
 
     def floats(self, lanes: int) -> int:
-        size = self.channels * (self.rows + 2 * self.border) * (self.columns + 2 * self.border) * lanes
+        columns = (
+            -(-self.columns // self.group) * self.group if self.group else self.columns + 2 * self.border
+        )
+        size = self.channels * (self.rows + 2 * self.border) * columns * lanes
         return -(-size // ALIGN) * ALIGN
 
 

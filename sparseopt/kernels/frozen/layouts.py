@@ -6,13 +6,14 @@ into two with four samples, the last not at all: no row is computed in vain, and
 one sample's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from sparseopt.kernels.frozen.bands import Extents, Patches, choose_patches, waste
 from sparseopt.kernels.frozen.description import Convs, ConvStep, reads
 
 IN_VAIN = 1.03  # of the work, that is not worth another cut
+CACHE = 2**19  # bytes of a value that stay near
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,13 @@ class Cut:
 @dataclass(frozen=True)
 class Layout:
     """Vectors of `lanes` floats; a sample has `bands` times `strips` of them (see `csrc/bands.h`), until a cut says
-    otherwise. Cuts are between bands alone."""
+    otherwise. Cuts are between bands alone. `grouped`: columns lie in groups where they can (see `groups.py`)."""
 
     lanes: int
     bands: int
     cuts: tuple[Cut, ...] = ()
     strips: int = 1
+    grouped: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,23 @@ def layouts(convs: Convs, extents: Extents, samples: int, lanes: int) -> list[La
     patches = choose_patches(extents, samples, lanes)
     plain = Layout(lanes, patches.bands, strips=patches.strips)
     cut = _with_cuts(convs, extents, lanes) if 2 * samples >= lanes else None
-    return [plain] if cut is None else [cut, plain]
+    found = [plain] if cut is None else [cut, plain]
+    return [replace(each, grouped=_far(convs, extents, each)) for each in found]
+
+
+def _far(convs: Convs, extents: Extents, layout: Layout) -> bool:
+    """Whether a 1 x 1 convolution reads an image that does not stay in the cache."""
+    if layout.strips > 1:
+        return False
+    sizes = [segment.sizes(extents) for segment in segments(convs, layout)]
+    read = {step.input for step in convs.steps if step.kernel == (1, 1) and step.stride == 1}
+    floats = (
+        extents[value].channels * rows * columns * layout.lanes
+        for each in sizes
+        for value, (rows, columns) in each.items()
+        if value in read
+    )
+    return 4 * max(floats, default=0) > CACHE
 
 
 def in_step(convs: Convs, extents: Extents) -> bool:

@@ -6,7 +6,7 @@ the caches and registers of the machine, and from nothing that one could look up
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 
 from sparseopt.kernels.frozen.bands import Extent, Patches
@@ -21,9 +21,15 @@ COPIES = (
     12_000,
     24_000,
     48_000,
+    96_000,
 )  # bytes of input that a block of channels copies together, about a first-level cache
 WIDE = 14  # vectors of a tile that need more than 16 registers
-SECONDS = 1e-3  # that one way of a layer is tried, if it takes less
+FINALISTS, CLOSE = (
+    5,
+    1.4,
+)  # ways that take turns: so many at most, and none that takes so many times the time of another
+TURNS = 4
+SECONDS = 1e-3  # that one of them is tried in all, if it takes less
 FEWEST, MOST = 2, 20  # runs
 
 
@@ -40,8 +46,9 @@ class Way:
         return f"{self.tile.rows} x {self.tile.columns} tiles{copied}"
 
 
-def ways(step: ConvStep, lanes: int, rows: int, width: int) -> list[Way]:
-    """The ways that are worth trying for a layer whose output has so many rows and columns a patch."""
+def ways(step: ConvStep, lanes: int, rows: int, width: int, group: int = 0) -> list[Way]:
+    """The ways that are worth trying for a layer whose output has so many rows and columns a patch, and whose input lies in
+    groups of so many columns."""
     tiles = [
         tile
         for tile in operators().tiles(lanes)
@@ -52,7 +59,7 @@ def ways(step: ConvStep, lanes: int, rows: int, width: int) -> list[Way]:
         Way(tile, block)
         for tile in tiles
         if _waste(tile, rows, width) <= WASTE * least
-        for block in _blocks(step, tile, lanes)
+        for block in _blocks(step, tile, lanes, group)
     ]
 
 
@@ -60,12 +67,15 @@ def _waste(tile: TileSize, rows: int, width: int) -> float:
     return ceil(rows / tile.rows) * tile.rows * ceil(width / tile.columns) * tile.columns / (rows * width)
 
 
-def _blocks(step: ConvStep, tile: TileSize, lanes: int) -> Iterator[int]:
-    if step.stride in tile.direct:
+def _blocks(step: ConvStep, tile: TileSize, lanes: int, group: int) -> Iterator[int]:
+    if step.stride in tile.direct and (group == 0 or (step.kernel, step.stride) == ((1, 1), 1)):
         yield 0
     channels, kernel_rows, kernel_columns = step.weight.shape[1:]
     rows = (tile.rows - 1) * step.stride + kernel_rows
-    columns = ceil(((tile.columns - 1) * step.stride + kernel_columns) / step.stride) * step.stride
+    window = (tile.columns - 1) * step.stride + kernel_columns
+    columns = ceil(window / step.stride) * min(
+        step.stride, kernel_columns
+    )  # those that no weight reads are left out
     sizes = {min(channels, copied // (rows * columns * lanes * 4)) for copied in COPIES}
     yield from sorted(size for size in sizes if size >= min(4, channels))
 
@@ -81,9 +91,9 @@ def tune(program: FrozenProgram, steps: tuple[Step, ...], known: Measurements) -
 
 
 def _tune_layer(program: FrozenProgram, number: int, step: ConvStep, known: Measurements) -> Way:
-    lanes, size = program.layout.lanes, program.made[number]
-    candidates = ways(step, lanes, *size)
-    key = _key(step, lanes, program.patches(number), program.extents[step.input], size)
+    lanes, size, group = program.layout.lanes, program.made[number], program.groups[number]
+    candidates = ways(step, lanes, *size, group)
+    key = _key(step, lanes, program.patches(number), program.extents[step.input], size, group)
     best = _remembered(known.get(key), candidates)
     if best is None:
         best = _fastest(program, number, candidates)
@@ -101,27 +111,32 @@ def _remembered(found: tuple[int, int, float] | None, candidates: list[Way]) -> 
 
 
 def _fastest(program: FrozenProgram, number: int, candidates: list[Way]) -> Way:
-    """Every way is tried; those that take twice the time of another are tried no further."""
-    best = None
-    for way in candidates:
-        program.network.choose(number, way.tile.number, way.block)
-        program.network.time(number, 1)  # brings weights and lists into the cache
-        once = program.network.time(number, 1)
-        if best is not None and once > 2 * best.seconds:
-            continue
-        runs = int(min(MOST, max(FEWEST, SECONDS / max(once, 1e-9))))
-        seconds = min(once, program.network.time(number, runs))
-        if best is None or seconds < best.seconds:
-            best = Way(way.tile, way.block, seconds)
-    assert best is not None
-    return best
+    """Every way is tried once; those that are not far behind take turns, because a moment may be a bad one for one of them."""
+    network = program.network
+
+    def timed(way: Way, seconds: float) -> Way:
+        network.choose(number, way.tile.number, way.block)
+        network.time(number, 1)  # brings weights and lists into the cache
+        runs = int(min(MOST, max(1, seconds / max(way.seconds, 1e-9))))
+        return replace(way, seconds=network.time(number, runs))
+
+    tried = sorted((timed(way, 0.0) for way in candidates), key=lambda way: way.seconds)
+    close = [way for way in tried[:FINALISTS] if way.seconds <= CLOSE * tried[0].seconds]
+    for _ in range(TURNS if len(close) > 1 else 0):
+        again = [timed(way, SECONDS / TURNS) for way in close]
+        close = [
+            replace(way, seconds=min(way.seconds, new.seconds)) for way, new in zip(close, again, strict=True)
+        ]
+    return min(close, key=lambda way: way.seconds)
 
 
-def _key(step: ConvStep, lanes: int, patches: Patches, read: Extent, size: tuple[int, int]) -> str:
+def _key(
+    step: ConvStep, lanes: int, patches: Patches, read: Extent, size: tuple[int, int], group: int
+) -> str:
     """What the time of a layer follows from. Numbers of weights are alike within a fifth."""
     weights = round(4 * log2(max(1, len(step.weight.values))))
     shape = "x".join(map(str, step.weight.shape))
     return (
         f"{lanes} lanes, {patches.bands} bands of {patches.strips}, {shape}, stride {step.stride}, "
-        f"{weights}/4 bits, {size[0]} x {size[1]} of {read.width}, sum {int(step.shortcut is not None)}"
+        f"{weights}/4 bits, {size[0]} x {size[1]} of {read.width}, sum {int(step.shortcut is not None)}, groups of {group}"
     )

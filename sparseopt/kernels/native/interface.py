@@ -82,6 +82,7 @@ class Slot(Structure):
         ("columns", Integer),
         ("bands", Integer),
         ("strips", Integer),
+        ("group", Integer),
     )
 
 

@@ -99,6 +99,8 @@ class Network(_Handle):
         self._run = (
             library.sparseopt_network_run
         )  # found once: a small network takes a tenth of a millisecond
+        images = [*inputs, *(each.slot for each in outputs if not each.mean)]
+        require(all(slots[slot].group == 0 for slot in images), "images in groups of columns")
         self._inputs = [_image(slots[slot]) for slot in inputs]
         self._outputs: list[tuple[int, ...]] = []
         for each in outputs:
@@ -168,8 +170,10 @@ def _check_layer(layer: FrozenConv, slots: Sequence[Slot]) -> None:
         "a padding wider than the border, or a layer that overwrites what it reads",
     )
     require(_cut(read) == _cut(made), "a layer that reads other patches than it makes")
+    require(all(each.group == 0 or each.strips == 1 for each in (read, made)), "strips in groups of columns")
     if layer.pool:
         require(size.into == size.out and not size.size, "a pooling of as many channels, without weights")
+        require(read.group == 0, "a pooling of groups of columns")
     if layer.shortcut >= 0:
         added, step = slots[layer.shortcut], layer.shortcut_stride
         sizes = (-(-added.height // step), -(-added.width // step))
@@ -178,6 +182,7 @@ def _check_layer(layer: FrozenConv, slots: Sequence[Slot]) -> None:
             layer.shortcut_offset >= 0 and layer.shortcut_offset + added.channels <= made.channels,
             "a sum of more channels than there are",
         )
+        require(added.group == 0 or step == 1, "a shortcut that skips columns of groups")
         alone = layer.shortcut != layer.output or (step == 1 and added.channels == made.channels)
         require(_cut(added) == _cut(made) and alone, "a sum in place of values that differ in shape")
 

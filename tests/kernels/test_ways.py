@@ -127,7 +127,7 @@ def test_a_mean_over_groups_of_columns_is_the_same() -> None:
         FrozenRegion(content, (Layout(8, 4, grouped=each),))(x)[0] for each in (False, True)
     )
     with torch.no_grad():
-        torch.testing.assert_close(in_rows, model(x))
+        torch.testing.assert_close(in_rows, model[:6](x))
     assert torch.equal(in_rows, in_groups)
 
 

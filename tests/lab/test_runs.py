@@ -2,6 +2,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -10,7 +11,7 @@ from sparseopt.lab.commands import plot as plot_command
 from sparseopt.lab.commands import runs as runs_command
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.runs.catalogue import Run, find_runs, labels
+from sparseopt.lab.runs.catalogue import Run, archive, find_runs, labels
 from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.show.curves import draw_curves
 from sparseopt.lab.training.train import train
@@ -62,6 +63,51 @@ def test_what_is_no_run_is_left_out_and_named(
     assert [run.path.name for run in find_runs(tmp_path)] == ["good"]
     assert "damaged/metrics.jsonl" in caplog.text
     assert "other/config.json" in caplog.text
+
+
+def test_archived_runs_are_found_without_their_folders(folder: Path, tmp_path: Path) -> None:
+    ended = [run for run in find_runs(folder) if run.state in ("finished", "diverged")]
+    archive(find_runs(folder), tmp_path / "runs.jsonl")
+    again = find_runs(tmp_path)
+    assert [run.path.parent for run in again] == [tmp_path] * 3
+    for name in ("config", "rows", "state", "environment"):
+        assert [getattr(run, name) for run in again] == [getattr(run, name) for run in ended]
+
+
+def test_a_run_archived_beside_its_folder_counts_once(small: Small, tmp_path: Path) -> None:
+    train(small(epochs=1), tmp_path / "runs" / "one")
+    archive(find_runs(tmp_path), tmp_path / "runs.jsonl")
+    (tmp_path / "copy").mkdir()
+    archive(find_runs(tmp_path), tmp_path / "copy" / "runs.jsonl")
+    assert [run.path for run in find_runs(tmp_path)] == [tmp_path / "runs" / "one"]
+    assert [run.path.name for run in find_runs(tmp_path / "copy")] == ["one"]
+
+
+DAMAGED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no run": lambda line: line.clear(),
+    "a path for a name": lambda line: line.update(name="../one"),
+    "another state": lambda line: line.update(state="running"),
+    "no configuration": lambda line: line["record"].pop("config"),
+    "a setting that does not exist": lambda line: line["record"]["config"].update(depth=3),
+    "metrics of different lengths": lambda line: line["metrics"]["epoch"].append(2),
+    "metrics that lack one": lambda line: line["metrics"].pop("test_accuracy"),
+    "no metrics": lambda line: line.update(metrics=3),
+}
+
+
+@pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_archive_is_left_out_and_named(
+    change: Callable[[dict[str, Any]], object], small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(small(epochs=1), tmp_path / "one")
+    file = tmp_path / "archive" / "runs.jsonl"
+    file.parent.mkdir()
+    archive(find_runs(tmp_path), file)
+    line = json.loads(file.read_text())
+    change(line)
+    file.write_text(json.dumps(line) + "\n")
+    assert find_runs(file.parent) == []
+    assert str(file) in caplog.text
 
 
 def test_the_table_lists_every_run_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,25 @@ def test_runs_under_other_names_count_and_missing_ones_are_marked(
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["mine-0", "mine-1"]
 
 
+def test_runs_of_other_machines_count_by_what_their_results_hold(
+    reproduced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the folders on the other machine nothing is left."""
+    results = shutil.copytree(reproduced / "table-digits", tmp_path / "sent")
+    whole = json.loads((results / "results.json").read_text())["cells"]
+    argv = ["table-digits", "--seeds", "2", "--out", str(tmp_path / "new"), "--known", str(results)]
+    assert main([*argv, "--threads", "1"]) == 0
+    assert not (tmp_path / "new" / "runs").exists()
+    again = tmp_path / "new" / "table-digits"
+    assert json.loads((again / "results.json").read_text())["cells"] == whole
+    assert (again / "runs.jsonl").read_text() == (results / "runs.jsonl").read_text()
+    capsys.readouterr()
+    assert main([*argv, "--seeds", "3", "--dry-run"]) == 0
+    assert "6 runs, 4 done, 2 to train" in " ".join(capsys.readouterr().out.split())
+    assert main(["table-digits", "--known", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
 def test_a_record_from_before_a_setting_existed_counts(
     reproduced: Path, tmp_path: Path, digits: Target, at_scale: AtScale
 ) -> None:

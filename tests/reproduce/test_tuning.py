@@ -136,12 +136,13 @@ def test_further_out_keeps_the_other_settings() -> None:
 
 def test_tuned_at_another_length(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
     short = Grid(grid.target, replace(grid.scale, epochs=(100,), tune_epochs=10))
-    monkeypatch.setattr(module, "find", lambda folder: {})
+    monkeypatch.setattr(module, "find", lambda *folders: {})
     search = tuning(short, Path("runs"))
     assert {config.epochs for config in search.configs()} == {10}
     done = Tuning(
         short,
         {key: replace(each, tried=rates(lr0_1=1.0, lr0_2=2.0)) for key, each in search.searches.items()},
+        {},
     )
     assert set(done.chosen) == {(row, 100) for row in short.rows}
     assert "(seed 0 at 10 epochs)" in sentence(short.target, short.scale)

@@ -43,6 +43,11 @@ def measure(settings: ItopSettings, track: Track) -> Result:
         raise UserError(
             f"no sparse run with metrics in {', '.join(map(str, settings.runs))}; sparseopt train makes one"
         )
+    return compared(sparse)
+
+
+def compared(sparse: Sequence[Run]) -> Result:
+    """The curves of runs that have metrics."""
     groups = grouped(sparse)
     names = [name for name in differing([group.settings for group in groups]) if name not in SPOKEN]
     curves = [_curve(group, _label(group, names)) for group in groups]

@@ -35,6 +35,8 @@ class ReproduceOptions(Place):
 
     out: Path = Path("reproduction")
     """Folder: the runs of all targets are in its `runs`."""
+    known: tuple[Path, ...] = ()
+    """Folders with runs made elsewhere, or with the runs.jsonl that results hold: what is there is not trained again."""
     results: Path | None = None
     """Folder for the results; None: a folder with the name of the target, beside the runs."""
     workers: int = 1
@@ -57,6 +59,18 @@ class ReproduceOptions(Place):
             raise UserError(
                 "--dry-run tells what is to be trained, --tabulate-only what came of it; give one of them"
             )
+        if absent := [str(folder) for folder in self.known if not folder.is_dir()]:
+            raise UserError(f"--known names no folder: {', '.join(absent)}")
+
+    @property
+    def runs(self) -> Path:
+        """Where runs are trained."""
+        return self.out / "runs"
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Where runs may be."""
+        return self.runs, *self.known
 
 
 def main(argv: list[str]) -> int:
@@ -82,15 +96,15 @@ def _command(name: str, target: Target) -> Callable[..., None]:
 def reproduce(grid: Grid, options: ReproduceOptions) -> None:
     """Train what is missing, and tell what came of it."""
     console = wide_console()
-    runs = options.out / "runs"
     if options.dry_run:
-        tuned = tuning(grid, runs) if grid.scale.tune else None
-        _tell_plan(console, collect(tuned.tuned_grid() if tuned else grid, runs), tuned, options)
+        tuned = tuning(grid, *options.places) if grid.scale.tune else None
+        outcomes = collect(tuned.tuned_grid() if tuned else grid, *options.places)
+        _tell_plan(console, outcomes, tuned, options)
         return
     if not options.tabulate_only:
         train_missing(tune(grid, options) if grid.scale.tune else grid, options)
-    tuned = tuning(grid, runs) if grid.scale.tune else None
-    made = results(collect(tuned.tuned_grid() if tuned else grid, runs), options.reach, tuned)
+    tuned = tuning(grid, *options.places) if grid.scale.tune else None
+    made = results(collect(tuned.tuned_grid() if tuned else grid, *options.places), options.reach, tuned)
     written = write(made, options.results or options.out / grid.target.name)
     _tell(console, made)
     print("\n".join(map(str, written)))
@@ -98,15 +112,15 @@ def reproduce(grid: Grid, options: ReproduceOptions) -> None:
 
 def tune(grid: Grid, options: ReproduceOptions) -> Grid:
     """Train what decides the settings of the rows, and further out as long as that is needed: the grid with what was chosen."""
-    search = tuning(grid, options.out / "runs")
+    search = tuning(grid, *options.places)
     while not search.complete:
         before = search.done
         train_configs(grid.target, search.configs(), options)
-        search = tuning(grid, options.out / "runs")
+        search = tuning(grid, *options.places)
         if search.done == before:
             raise UserError(
                 f"tuning stands still at {before} of {len(search.configs())} runs; sparseopt runs "
-                f"{options.out / 'runs'} shows which are not finished"
+                f"{options.runs} shows which are not finished"
             )
     if absent := [" ".join(row.labels) for row, _ in search.searches if not search.chosen_for(row)]:
         raise UserError(f"every candidate of --tune diverged for {', '.join(absent)}; try smaller values")
@@ -114,20 +128,19 @@ def tune(grid: Grid, options: ReproduceOptions) -> Grid:
 
 
 def train_missing(grid: Grid, options: ReproduceOptions) -> None:
-    """Train the runs of the grid that are not finished in the folder, under whatever name."""
+    """Train the runs of the grid that are finished nowhere, under whatever name."""
     train_configs(grid.target, grid.configs(), options)
 
 
 def train_configs(target: Target, configs: list[Config], options: ReproduceOptions) -> None:
-    """Train those of the configurations that are not finished in the folder, under whatever name."""
-    runs = options.out / "runs"
-    found = find(runs)
+    """Train those of the configurations that are finished nowhere, under whatever name."""
+    found = find(*options.places)
     known = [run for config in configs if (run := found.get(experiment(config)))]
     finished = [run for run in known if run.state == "finished" and len(run.rows) == run.config.epochs]
     if len(finished) == len(configs):
         return
     # Finished runs under their own names stay in the study, so that all who join it at any time see the same one.
-    elsewhere = {run.config.run_name for run in finished if run.path != runs / run.config.run_name}
+    elsewhere = {run.config.run_name for run in finished if run.path != options.runs / run.config.run_name}
     run_configs(
         *([config for config in configs if config.run_name not in elsewhere], options.out),
         name=study_name(target, configs),

@@ -101,9 +101,9 @@ def paired(
     )
 
 
-def collect(grid: Grid, folder: Path) -> Outcomes:
-    """Look for the runs of a grid in a folder, which need not exist. A row that is to be tuned first has none before."""
-    found = find(folder)
+def collect(grid: Grid, *folders: Path) -> Outcomes:
+    """Look for the runs of a grid in folders, which need not exist. A row that is to be tuned first has none before."""
+    found = find(*folders)
     cells = {}
     for row, epochs in product(grid.rows, grid.scale.epochs):
         ready = not grid.scale.tune or (row, epochs) in grid.chosen
@@ -120,9 +120,9 @@ def collect(grid: Grid, folder: Path) -> Outcomes:
     return Outcomes(grid, cells)
 
 
-def find(folder: Path) -> Found:
-    """The runs in a folder by what they train; none where it does not exist."""
-    return by_experiment(find_runs(folder) if folder.is_dir() else [])
+def find(*folders: Path) -> Found:
+    """The runs in folders by what they train, of several of the same those of the first folder; none where one does not exist."""
+    return by_experiment(run for folder in reversed(folders) if folder.is_dir() for run in find_runs(folder))
 
 
 def by_experiment(runs: Iterable[Run]) -> dict[Hashable, Run]:

@@ -17,6 +17,7 @@ from sparseopt.lab.errors import UserError
 from sparseopt.lab.reproduce.grid import Grid, GridRow
 from sparseopt.lab.reproduce.outcomes import Found, accuracy, experiment, find
 from sparseopt.lab.reproduce.scale import TUNABLE, Candidate
+from sparseopt.lab.runs.catalogue import Run
 
 SEED = 0
 
@@ -75,6 +76,12 @@ class Tuning:
 
     grid: Grid
     searches: Mapping[tuple[GridRow, int], RowSearch]
+    found: Found
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those of the searches that are there."""
+        return [run for config in self.configs() if (run := self.found.get(experiment(config)))]
 
     @property
     def complete(self) -> bool:
@@ -108,10 +115,11 @@ class Tuning:
         return replace(self.grid, chosen=self.chosen)
 
 
-def tuning(grid: Grid, folder: Path) -> Tuning:
-    """What is to be tried, and what has been, by the runs in the folder."""
-    found = find(folder)
-    return Tuning(grid, {(row, epochs): _search(grid, row, epochs, found) for row, epochs in _places(grid)})
+def tuning(grid: Grid, *folders: Path) -> Tuning:
+    """What is to be tried, and what has been, by the runs in the folders."""
+    found = find(*folders)
+    searches = {(row, epochs): _search(grid, row, epochs, found) for row, epochs in _places(grid)}
+    return Tuning(grid, searches, found)
 
 
 def _places(grid: Grid) -> Iterator[tuple[GridRow, int]]:

@@ -28,6 +28,8 @@ from sparseopt.lab.reproduce.tables import (
 )
 from sparseopt.lab.reproduce.tuning import Tuning
 from sparseopt.lab.reproduce.verdict import verdict
+from sparseopt.lab.runs.archive import FILE
+from sparseopt.lab.runs.catalogue import Run, archive
 from sparseopt.lab.show.figures import save
 from sparseopt.lab.show.words import counted, duration
 from sparseopt.lab.system.files import reporting_write_errors, write_bytes, write_json
@@ -45,10 +47,17 @@ class Results:
     settings: LabelledTable
     records: list[Record]
     drawings: Drawings
+    tuning: Tuning | None = None
 
     @property
     def name(self) -> str:
         return self.outcomes.grid.target.name
+
+    @property
+    def runs(self) -> list[Run]:
+        """All that the results rest on: of the cells, and of the search for their settings."""
+        tried = self.tuning.runs if self.tuning is not None else []
+        return list({run.path: run for run in (*self.outcomes.found, *tried)}.values())
 
 
 def results(outcomes: Outcomes, level: float | None = None, tuning: Tuning | None = None) -> Results:
@@ -67,6 +76,7 @@ def results(outcomes: Outcomes, level: float | None = None, tuning: Tuning | Non
         settings_table(outcomes),
         records(outcomes, reached),
         draw(outcomes),
+        tuning,
     )
 
 
@@ -108,6 +118,7 @@ def write(made: Results, folder: Path) -> list[Path]:
     for name, text in texts.items():
         write_bytes(folder / name, text.encode())
     write_json(folder / "results.json", _json(made))
+    archive(made.runs, folder / FILE)
     figures = [
         path for name, drawing in made.drawings.items() for path in save(drawing.figure, folder / name)
     ]
@@ -118,7 +129,7 @@ def write(made: Results, folder: Path) -> list[Path]:
         introduction=made.scale,
         sections=sections(made),
     )
-    return [*(folder / name for name in texts), folder / "results.json", *figures, page]
+    return [*(folder / name for name in (*texts, "results.json", FILE)), *figures, page]
 
 
 def sections(made: Results) -> Sequence[Section]:

@@ -1,15 +1,17 @@
-"""What runs there are in a folder, and how far each of them is."""
+"""What runs there are in a folder, as folders or archived, and how far each of them is."""
 
+import contextlib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sparseopt.lab.config.configfile import read_config
+from sparseopt.lab.config.configfile import checked_config, read_config
 from sparseopt.lab.config.differences import described, differing
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.archive import ENDED, FILE, Archived, read_archive, write_archive
 from sparseopt.lab.runs.row import Row
 from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.system.files import read_json
@@ -39,7 +41,7 @@ MARKS = ("config.json", "metrics.jsonl")
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its folder shows it."""
+    """A run as its folder shows it, or as it was archived: then `path` is where its folder would be."""
 
     path: Path
     config: Config
@@ -60,9 +62,20 @@ class Run:
         if not folder.config_file.exists():
             raise UserError(f"{path} is not the folder of a run: it has no config.json")
         config = read_config(folder.config_file)
-        record = read_json(folder.config_file)
-        environment = {name: value for name, value in record.items() if name not in ("config", "name")}
-        return cls(path, config, _checked(folder), _state(folder), environment)
+        environment = _environment(read_json(folder.config_file))
+        problem = "is damaged ({}); going on with the run repairs it"
+        rows = _checked(folder.metrics(), f"{folder.metrics_file} {problem}")
+        return cls(path, config, rows, _state(folder), environment)
+
+    @classmethod
+    def of(cls, archived: Archived, file: Path) -> "Run":
+        """An archived run."""
+        config = archived.record.get("config")
+        if not isinstance(config, dict):
+            raise UserError(f"{archived.name} in {file} has no configuration")
+        rows = _checked(archived.rows, f"{archived.name} in {file} is damaged ({{}})")
+        settings = checked_config(config, file)
+        return cls(file.parent / archived.name, settings, rows, archived.state, _environment(archived.record))
 
 
 @dataclass(frozen=True)
@@ -79,13 +92,38 @@ def survey(folder: Path) -> Survey:
         raise UserError(f"there is no folder {folder}; name the one that holds the runs")
     found = Survey([], [])
     for path in sorted({file.parent for name in MARKS for file in folder.rglob(name)}):
-        try:
+        with _leaving_out(found):  # a damaged run, or the config.json of something else
             if not _exported(path):
                 found.runs.append(Run.read(path))
-        except (UserError, OSError) as error:  # a damaged run, or the config.json of something else
-            log.warning("left out: %s", error)
-            found.left_out.append(str(error))
+    for file in sorted(folder.rglob(FILE)):
+        with _leaving_out(found):
+            archived = [Run.of(each, file) for each in read_archive(file)]
+            there = {
+                (run.path.name, run.config) for run in found.runs
+            }  # archived beside its folder, or twice
+            found.runs.extend(run for run in archived if (run.path.name, run.config) not in there)
     return found
+
+
+@contextlib.contextmanager
+def _leaving_out(found: Survey) -> Iterator[None]:
+    try:
+        yield
+    except (UserError, OSError) as error:
+        log.warning("left out: %s", error)
+        found.left_out.append(str(error))
+
+
+def archive(runs: Iterable[Run], path: Path) -> None:
+    """Write those that have ended to a file."""
+    write_archive(
+        path,
+        [
+            Archived(run.path.name, run.state, {"config": asdict(run.config), **run.environment}, run.rows)
+            for run in runs
+            if run.state in ENDED
+        ],
+    )
 
 
 def _exported(path: Path) -> bool:
@@ -111,16 +149,16 @@ def unusual(run: Run) -> str:
     return described(run.config.unusual())
 
 
-def _checked(folder: RunDir) -> list[Row]:
-    """The rows of metrics, refused where one of them is not what a run writes."""
-    rows = folder.metrics()
+def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in ("config", "name")}
+
+
+def _checked(rows: list[Row], problem: str) -> list[Row]:
+    """Rows of metrics, refused where one of them is not what a run writes; `problem` says so, with a place for what is wrong."""
     for number, row in enumerate(rows, start=1):
         complete = isinstance(row, dict) and all(type(row.get(name)) in (int, float) for name in METRICS)
         if not complete or row["epoch"] != number:
-            raise UserError(
-                f"{folder.metrics_file} is damaged (line {number} is not the row of epoch {number}); "
-                "going on with the run repairs it"
-            )
+            raise UserError(problem.format(f"line {number} is not the row of epoch {number}"))
     return rows
 
 

@@ -1,7 +1,6 @@
 """How much of the network was ever active, by epoch."""
 
 from sparseopt.lab.analyses import itop
-from sparseopt.lab.analyses.analysis import quietly
 from sparseopt.lab.config.recipes import MethodName
 from sparseopt.lab.report import Drawing
 from sparseopt.lab.reproduce.drawings.drawn import Drawings, cells_drawn
@@ -15,8 +14,7 @@ def itop_rates(outcomes: Outcomes, method: MethodName) -> Drawings:
     for epochs in outcomes.grid.scale.epochs:
         runs = [run for cell in cells_drawn(outcomes, method, epochs) for run in cell.runs.values()]
         if runs:
-            settings = itop.ItopSettings(runs=tuple(run.path for run in runs))
-            figure = itop.draw(itop.measure(settings, quietly))
+            figure = itop.draw(itop.compared(runs))
             caption = (
                 f"{METHODS[method]}, {epochs} epochs in all: share of the weights that were active at some time. "
                 "The grey line is the density, where a static mask stays."

@@ -1,0 +1,75 @@
+"""Runs without their folders: what tables, curves and reports need of a run that has ended, a line each in one file.
+
+A run's folder holds checkpoints and weights, and stays on the machine that trained it. Its settings, what it ran on and its
+metrics are a few kilobytes: they can be sent, committed beside the results made of them, and counted by whoever goes on
+elsewhere.
+
+    {"name": ..., "state": "finished", "record": what config.json holds, "metrics": {"epoch": [1, 2, ...], "train_loss": ...}}
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sparseopt.lab.errors import UserError
+from sparseopt.lab.runs.row import Row
+from sparseopt.lab.system.files import parse_json, write_bytes
+
+FILE = "runs.jsonl"
+
+Ended = Literal["finished", "diverged"]
+ENDED: tuple[Ended, ...] = ("finished", "diverged")
+
+
+@dataclass(frozen=True)
+class Archived:
+    """One line of the file."""
+
+    name: str
+    state: Ended
+    record: dict[str, Any]
+    rows: list[Row]
+
+
+def write_archive(path: Path, runs: Iterable[Archived]) -> None:
+    """Write the file, or replace it."""
+    write_bytes(path, "".join(_line(run) + "\n" for run in runs).encode())
+
+
+def read_archive(path: Path) -> Iterator[Archived]:
+    """The runs of a file, which may come from anywhere."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield _parsed(parse_json(line))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(
+                f"line {number} of {path} is not a run as sparseopt archives it ({error!r:.80})"
+            ) from error
+
+
+def _line(run: Archived) -> str:
+    names = list(dict.fromkeys(name for row in run.rows for name in row))
+    metrics = {name: [row.get(name) for row in run.rows] for name in names}
+    return json.dumps({"name": run.name, "state": run.state, "record": run.record, "metrics": metrics})
+
+
+def _parsed(line: Any) -> Archived:
+    name, state, record, metrics = (line[key] for key in ("name", "state", "record", "metrics"))
+    if (
+        not isinstance(name, str)
+        or Path(name).name != name
+        or state not in ENDED
+        or not isinstance(record, dict)
+    ):
+        raise ValueError("no name, state and record")
+    columns = [
+        [(name, value) for value in values] for name, values in metrics.items() if isinstance(values, list)
+    ]
+    rows = [{name: value for name, value in row if value is not None} for row in zip(*columns, strict=True)]
+    return Archived(name, state, record, rows)

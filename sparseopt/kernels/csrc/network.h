@@ -52,7 +52,7 @@ class Network {
  public:
   virtual ~Network() = default;
   virtual void choose(int64_t layer, const Way& way) = 0;
-  // The shortest of several runs of one layer, or of what joins segment `layer` - the number of layers, in seconds, on one thread.
+  // The shortest of several runs of one layer, in seconds, on one thread.
   virtual double time(int64_t layer, int64_t runs) const = 0;
   // images [input][sample][channel][row][column] -> results, one an output
   virtual void run(int64_t samples, const float* const* images, float* const* results) const = 0;
@@ -80,8 +80,7 @@ class NetworkOf : public Network {
     double best = 1e9;
     for (int64_t i = 0; i < runs; ++i) {
       const double start = seconds_computed();
-      if (layer < int64_t(layers_.size())) run_layer(layers_[layer], arena.get(), Member{});
-      else join(layer - layers_.size(), 0, arena.get(), Member{});
+      run_layer(layers_[layer], arena.get(), Member{});
       best = std::min(best, seconds_computed() - start);
     }
     return best;

@@ -53,7 +53,7 @@ class FrozenProgram:
     the columns of a group in what it reads."""
 
     def __init__(self, convs: Convs, extents: Extents, layout: Layout) -> None:
-        self.extents, self.layout, self._convs = extents, layout, convs
+        self.extents, self.layout, self.convs = extents, layout, convs
         self.segments = segments(convs, layout)
         self.made: list[tuple[int, int]] = []
         self.groups: list[int] = []
@@ -86,22 +86,14 @@ class FrozenProgram:
         """Of a step."""
         return next(each.patches for each in self.segments if number < each.last)
 
-    def joins(self) -> float:
-        """Seconds to put samples together for fewer bands, a sample."""
-        steps = len(self._convs.steps)
-        return sum(
-            self.network.time(steps + number, 3) * before.patches.count / self.layout.lanes
-            for number, before in enumerate(self.segments[:-1], 1)
-        )
-
     def _take_joined(self, segment: LayoutSegment) -> int:
-        (value,) = handed_on(self._convs, segment.first)
+        (value,) = handed_on(self.convs, segment.first)
         self._begin(segment)
         return self._take(value)
 
     def _begin(self, segment: LayoutSegment) -> None:
         """The forms of the values of a segment."""
-        steps = self._convs.steps[segment.first : segment.last]
+        steps = self.convs.steps[segment.first : segment.last]
         patches = segment.patches
         for value, size in segment.sizes(self.extents).items():
             border = patches.halo(step for step in steps if step.input == value)
@@ -117,7 +109,7 @@ class FrozenProgram:
 
     def _add_layers(self, segment: LayoutSegment, layers: list[FrozenConv]) -> int:
         """Gives every value its slot, as long as it is needed. The number of layers so far."""
-        for step in self._convs.steps[segment.first : segment.last]:
+        for step in self.convs.steps[segment.first : segment.last]:
             if not self._in_place(step):
                 self._take(step.output)
             layers.append(self._layer(step))

@@ -93,24 +93,27 @@ class FrozenRegion(nn.Module):
             self._same(layout, sizes) or self._tune(FrozenProgram(self.content, extents, layout))
             for layout in self.layouts or self._layouts(extents, samples)
         ]
-        best = fastest(self.content, candidates, samples, measurements())
+        images = self._blank(samples, sizes)
+        best = fastest(candidates, images, measurements())
         measurements().keep()
         if self.layouts or best.seconds(samples) < self._least_dense(extents) * samples:
             return best
-        dense = self._dense(samples, sizes, best)
+        dense = self._dense(images, best)
         return best if dense is None else replace(best, dense=dense)
 
-    def _dense(self, samples: int, sizes: Sizes, tuned: Tuned) -> "DenseRegion | None":
+    def _blank(self, samples: int, sizes: Sizes) -> tuple[Tensor, ...]:
+        """Images to measure with."""
+        channels = self.content.inputs
+        return tuple(zeros(samples, each, *size) for each, size in zip(channels, sizes, strict=True))
+
+    def _dense(self, images: tuple[Tensor, ...], tuned: Tuned) -> "DenseRegion | None":
         """Torch's convolutions, if they are faster. What was found once holds, so that results are the same at every call."""
+        samples, sizes = len(images[0]), tuple((image.shape[2], image.shape[3]) for image in images)
         key = (samples * sum(height * width for height, width in sizes), samples, sizes)
         if key not in self._compared:
             if len(self._compared) >= MEASURED:
                 key = min(self._compared, key=lambda each: abs(log(each[0] / key[0])))
             else:
-                images = tuple(
-                    zeros(samples, channels, *size)
-                    for channels, size in zip(self.content.inputs, sizes, strict=True)
-                )
                 self._compared[key] = faster_dense(self.content, images, tuned.run)
         found = self._compared[key]
         return None if found is None else DenseRegion(self.content, *found)

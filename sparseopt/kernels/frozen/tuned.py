@@ -1,19 +1,21 @@
 """A region ready to run, and which of several layouts is the fastest."""
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2
+from math import inf, log2
 
 from torch import Tensor
 
 from sparseopt.kernels.frozen.dense import DenseRegion
-from sparseopt.kernels.frozen.description import Convs, ConvStep
+from sparseopt.kernels.frozen.description import ConvStep
 from sparseopt.kernels.frozen.program import FrozenProgram
 from sparseopt.kernels.frozen.ways import Way
 from sparseopt.kernels.native.measurements import Measurements
 
-RUNS = 3  # of every layer, in turns, of which the shortest counts
+CLOSE = 1.3  # times the shortest sum of layers that is worth a run of the whole
+RUNS = 3  # in turns, of which the shortest counts
 
 
 @dataclass(frozen=True)
@@ -36,33 +38,37 @@ class Tuned:
         return tuple(self.program.network.run(images)) if self.dense is None else self.dense.run(images)
 
 
-def fastest(convs: Convs, candidates: Sequence[Tuned], samples: int, known: Measurements) -> Tuned:
-    """The candidate that takes the least time for so many samples.
+def fastest(candidates: Sequence[Tuned], images: tuple[Tensor, ...], known: Measurements) -> Tuned:
+    """The candidate that takes the least time for such images.
 
-    Layer by layer they take turns: what was measured one after another would tell how busy the machine was. The choice is
-    kept, so that another process makes the same one.
+    Layers alone find in the cache what in the network comes from far away: so those whose layers are not far behind run whole, in
+    turns, because one after another they would tell how busy the machine was. The choice is kept, so that another process makes
+    the same one.
     """
     if len(candidates) == 1:
         return candidates[0]
-    key = _key(convs, candidates, samples)
+    samples = len(images[0])
+    key = _key(candidates, samples)
     match known.get(key):
         case int(number), _, _ if 0 <= number < len(candidates):
             return candidates[number]
-    totals = [each.program.joins() * samples for each in candidates]
-    for number in range(len(convs.steps)):
-        for index, each in enumerate(candidates):
-            totals[index] += each.program.network.time(number, RUNS) * each.runs(number, samples)
-    best = min(range(len(candidates)), key=totals.__getitem__)
-    known.put(key, best, 0, totals[best])
+    least = min(each.seconds(samples) for each in candidates)
+    times = {number: inf for number, each in enumerate(candidates) if each.seconds(samples) <= CLOSE * least}
+    for number in list(times) * RUNS if len(times) > 1 else []:
+        start = time.perf_counter()
+        candidates[number].run(images)
+        times[number] = min(times[number], time.perf_counter() - start)
+    best = min(times, key=times.__getitem__)
+    known.put(key, best, 0, min(times[best], least))
     return candidates[best]
 
 
-def _key(convs: Convs, candidates: Sequence[Tuned], samples: int) -> str:
+def _key(candidates: Sequence[Tuned], samples: int) -> str:
     steps = [
         (step.weight.shape, step.stride, round(4 * log2(max(1, len(step.weight.values)))))
         if isinstance(step, ConvStep)
         else (step.kernel, step.stride, 0)
-        for step in convs.steps
+        for step in candidates[0].program.convs.steps
     ]
     sizes = [(each.height, each.width) for each in candidates[0].program.extents]
     shape = repr((steps, sizes, [each.program.layout for each in candidates]))

@@ -130,19 +130,31 @@ def test_several_readers_of_one_activation(check: Check) -> None:
     check(model, so.sparsify(model, 0.5), torch.randn(5, 3, 6, 6))
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_layers_the_kernels_do_not_know_run_densely(check: Check) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(4, 8, 3, padding=1, groups=2),
         nn.Conv2d(8, 8, 3, padding=2, dilation=2),
         nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular"),
-        nn.Conv2d(8, 8, 3, padding="same"),
+        nn.Conv2d(8, 8, (3, 2), padding="same"),
         nn.BatchNorm2d(8),
         nn.Tanh(),
         nn.Conv2d(8, 8, 3, stride=3),
         nn.Conv2d(8, 4, 1),
     )
     check(model, so.sparsify(model, 0.5), torch.randn(5, 4, 9, 9))
+
+
+def test_padding_by_name_runs_on_the_kernels(check: Check) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding="same"), nn.BatchNorm2d(8), nn.ReLU()),
+        *(nn.Conv2d(8, 8, (5, 1), padding="same"), nn.ReLU(), nn.Conv2d(8, 8, 3, padding="valid")),
+    )
+    topology = so.sparsify(model, 0.6)
+    check(model, topology, torch.randn(5, 3, 9, 11))
+    assert all(layer.reason is None for layer in so.compile_inference(model.eval(), topology).layers)
 
 
 def test_a_module_called_twice(check: Check) -> None:

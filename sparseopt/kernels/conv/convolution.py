@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sparseopt.kernels.match.modules import zero_padding
 from sparseopt.kernels.native import pattern
 from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.kernels.native.pattern import Pattern
@@ -46,8 +47,9 @@ class Axis:
 
 
 def axes(module: nn.Conv2d, height: int, width: int) -> tuple[Axis, Axis]:
-    assert not isinstance(module.padding, str)
-    sizes = zip((height, width), module.kernel_size, module.stride, module.padding, strict=True)
+    padding = zero_padding(module)
+    assert padding is not None
+    sizes = zip((height, width), module.kernel_size, module.stride, padding, strict=True)
     rows, columns = (Axis(*each) for each in sizes)
     return rows, columns
 

@@ -1,6 +1,7 @@
 """What does not change from one pass through a region to the next."""
 
 from sparseopt.kernels.match.graph import Activation, Conv, Region, Shortcut
+from sparseopt.kernels.match.modules import zero_padding
 
 
 class RegionPlan:
@@ -39,5 +40,5 @@ class RegionPlan:
         return bool(wanted) or each.main is None or each.shortcut is not None
 
     def _border(self, each: Activation) -> int:
-        paddings = (conv.module.padding for conv in self.readers[each])
-        return max((int(p) for padding in paddings for p in padding), default=0)
+        paddings = (zero_padding(conv.module) or () for conv in self.readers[each])
+        return max((size for padding in paddings for size in padding), default=0)

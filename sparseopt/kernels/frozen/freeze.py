@@ -16,6 +16,7 @@ from sparseopt.kernels.frozen.description import (
 )
 from sparseopt.kernels.match.chains import Chain
 from sparseopt.kernels.match.graph import Activation, Conv, Region, Shortcut
+from sparseopt.kernels.match.modules import zero_padding
 from sparseopt.kernels.native.memory import zeros
 from sparseopt.kernels.native.norm import Normed
 
@@ -69,8 +70,8 @@ class _Steps:
 
     def _add(self, conv: Conv, makes: Value, shortcut: Shortcut | None, *, relu: bool) -> None:
         weight, bias = fold(conv)
-        padding = conv.module.padding
-        assert not isinstance(padding, str)
+        padding = zero_padding(conv.module)
+        assert padding is not None
         self.number[makes] = len(self.number)
         self.made.append(
             ConvStep(
@@ -80,7 +81,7 @@ class _Steps:
                 SparseWeight.of(weight),
                 bias,
                 conv.module.stride[0],
-                (padding[0], padding[1]),
+                padding,
                 relu,
                 *(() if shortcut is None else self._parts(shortcut)),
             )

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from sparseopt.kernels.match.averaging import averaging, pooling_options
 from sparseopt.kernels.match.effects import unused
 from sparseopt.kernels.match.graph import Activation, Conv, Output, Region, Shortcut
+from sparseopt.kernels.match.modules import zero_padding
 from sparseopt.kernels.match.mutation import added
 from sparseopt.kernels.match.rewrite import Piece, must_be_called
 
@@ -362,12 +363,12 @@ def _is_one(size: Any) -> bool:
 
 def supported(module: nn.Conv2d) -> bool:
     """Convolutions the kernels can run."""
-    padding = module.padding
+    padding = zero_padding(module)
     return (
         module.groups == 1
         and module.dilation == (1, 1)
         and module.stride in ((1, 1), (2, 2))
         and module.padding_mode == "zeros"
-        and not isinstance(padding, str)
+        and padding is not None
         and all(p < k for p, k in zip(padding, module.kernel_size, strict=True))
     )

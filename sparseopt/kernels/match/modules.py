@@ -37,6 +37,21 @@ def weight_shape(module: nn.Module) -> torch.Size:
     return weight.shape
 
 
+def zero_padding(module: nn.Conv2d) -> tuple[int, int] | None:
+    """Rows and columns of zeros on either side of the image; None where there are more on one side, as "same" may mean."""
+    rows, columns = module.kernel_size
+    match module.padding:
+        case "valid":
+            return 0, 0
+        case "same":
+            return (
+                (rows // 2, columns // 2) if rows % 2 and columns % 2 and module.dilation == (1, 1) else None
+            )
+        case padding:
+            assert not isinstance(padding, str)
+            return padding[0], padding[1]
+
+
 def has_hooks(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks

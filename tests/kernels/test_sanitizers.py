@@ -59,15 +59,29 @@ for sizes, batch in (((7, 9, 3), 1), ((40, 33, 17, 5), 33), ((300, 64, 2), 128))
 wide = nn.Sequential(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 40, 3, 2, 1))
 so.compile_inference(wide, so.sparsify(wide, 0.3))(torch.randn(1, 3, 37, 41))  # several threads on one image
 
+from sparseopt.kernels.frozen.groups import groupable
 from sparseopt.kernels.frozen.layouts import Layout
 from sparseopt.kernels.frozen.region import FrozenRegion
 
-deep = nn.Sequential(nn.Conv2d(3, 9, 3, 2, 1), nn.ReLU(), nn.Conv2d(9, 12, 1), nn.ReLU(), nn.Conv2d(12, 5, 3, 2, 1))
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.wide = nn.Conv2d(3, 9, 3, 2, 1), nn.Conv2d(9, 20, 1)
+        self.narrow = nn.Conv2d(20, 9, (1, 5), padding=(0, 2))
+        self.down, self.short, self.last = nn.Conv2d(9, 5, 3, 2, 1), nn.Conv2d(9, 5, 1, 2), nn.Conv2d(5, 4, 7, padding=3)
+
+    def forward(self, x):
+        x = F.relu(self.stem(x))
+        x = F.relu(self.narrow(F.relu(self.wide(x))) + x)
+        return self.last(F.relu(self.down(x) + self.short(x)))
+
+
+deep = Deep()
 engine = so.compile_inference(deep, so.sparsify(deep, 0.6))
-region = next(each for each in engine.program.modules() if isinstance(each, FrozenRegion))
-grouped = FrozenRegion(region.content, (Layout(8, 4, grouped=True),))
-for samples, size in ((1, (21, 37)), (5, (9, 64))):
-    grouped(torch.randn(samples, 3, *size))
+content = next(each for each in engine.program.modules() if isinstance(each, FrozenRegion)).content
+for bands, samples, size in ((4, 1, (21, 37)), (2, 5, (9, 64)), (1, 3, (5, 7))):
+    FrozenRegion(content, (Layout(8, bands, grouped=tuple(groupable(content))),))(torch.randn(samples, 3, *size))
 print("clean")
 """
 

@@ -1,6 +1,7 @@
 """A frozen region gives the same bits in every layout and in every way its layers can run, on any machine."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 import sparseopt as so
 from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.description import Convs
-from sparseopt.kernels.frozen.groups import group_of
+from sparseopt.kernels.frozen.groups import group_of, groupable
 from sparseopt.kernels.frozen.layouts import Cut, Layout, layouts
 from sparseopt.kernels.frozen.program import extents_of
 from sparseopt.kernels.frozen.region import FrozenRegion
@@ -26,9 +27,7 @@ STRIPS = [
 ]
 
 
-GROUPS = [
-    Layout(lanes, bands, grouped=True) for lanes, bands in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 1), (16, 16))
-]
+GROUPS = [Layout(lanes, bands) for lanes, bands in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 1), (16, 16))]
 
 
 class Net(nn.Module):
@@ -53,8 +52,14 @@ def region_of(engine: so.kernels.Engine) -> FrozenRegion:
 
 
 @pytest.mark.parametrize("size", [(29, 33), (8, 57)])
-@pytest.mark.parametrize("layout", [*BANDS, *STRIPS, *GROUPS], ids=str)
-def test_every_tile_and_every_block_gives_the_same_bits(layout: Layout, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("layout", "grouped"),
+    [*((each, False) for each in (*BANDS, *STRIPS)), *((each, True) for each in GROUPS)],
+    ids=str,
+)
+def test_every_tile_and_every_block_gives_the_same_bits(
+    layout: Layout, grouped: bool, size: tuple[int, int]
+) -> None:
     torch.manual_seed(0)
     model = Net()
     engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
@@ -63,7 +68,7 @@ def test_every_tile_and_every_block_gives_the_same_bits(layout: Layout, size: tu
     expected = FrozenRegion(content, (Layout(4, 1),))(x)[0]
     with torch.no_grad():
         torch.testing.assert_close(expected, model(x))
-    region = FrozenRegion(content, (layout,))
+    region = FrozenRegion(content, (in_groups(layout, content) if grouped else layout,))
     network = region.prepared((x,)).program.network
     tiles = operators().tiles(layout.lanes)
     assert {(2, 4), (1, 7), (4, 2)} <= {(tile.rows, tile.columns) for tile in tiles}
@@ -72,6 +77,11 @@ def test_every_tile_and_every_block_gives_the_same_bits(layout: Layout, size: tu
             direct = step.stride in tile.direct
             network.choose(number, tile.number, block if block or direct else step.weight.shape[1])
         assert torch.equal(region(x)[0], expected), (tile, block)
+
+
+def in_groups(layout: Layout, content: Convs) -> Layout:
+    """Whatever can lie in groups does."""
+    return replace(layout, grouped=tuple(sorted(groupable(content))))
 
 
 def same_on_several_threads(content: Convs, layout: Layout, x: Tensor) -> None:
@@ -111,8 +121,9 @@ def test_groups_of_columns_give_the_same_bits_on_several_threads(
     torch.manual_seed(0)
     model = Net()
     engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
+    content = region_of(engine).content
     for samples in (1, 2, 5):
-        same_on_several_threads(region_of(engine).content, layout, torch.randn(samples, 3, *size))
+        same_on_several_threads(content, in_groups(layout, content), torch.randn(samples, 3, *size))
 
 
 def test_a_mean_over_groups_of_columns_is_the_same() -> None:
@@ -123,28 +134,52 @@ def test_a_mean_over_groups_of_columns_is_the_same() -> None:
     )
     engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
     content, x = region_of(engine).content, torch.randn(3, 3, 21, 30)
-    in_rows, in_groups = (
-        FrozenRegion(content, (Layout(8, 4, grouped=each),))(x)[0] for each in (False, True)
-    )
+    in_rows = FrozenRegion(content, (Layout(8, 4),))(x)[0]
     with torch.no_grad():
         torch.testing.assert_close(in_rows, model[:6](x))
-    assert torch.equal(in_rows, in_groups)
+    assert torch.equal(FrozenRegion(content, (in_groups(Layout(8, 4), content),))(x)[0], in_rows)
 
 
-def test_what_a_1_x_1_convolution_reads_lies_in_groups_where_it_does_not_fit_the_cache() -> None:
-    narrow = nn.Conv2d(64, 16, 1)
-    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), narrow, nn.ReLU(), nn.Conv2d(16, 8, 3))
-    content = region_of(so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))).content
+def test_what_1_x_1_convolutions_read_lies_in_groups_where_it_does_not_fit_the_cache() -> None:
+    """Values: the image, 64 channels, 16 made of them by 1 x 1, a sum with what they were made of, 16 by 3 x 3, the end."""
 
-    def grouped(side: int) -> list[bool]:
+    class Bottleneck(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.short = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)
+            self.narrow, self.wide = nn.Conv2d(64, 16, 1), nn.Conv2d(16, 64, 3, padding=1)
+            self.again, self.last = nn.Conv2d(64, 16, 1), nn.Conv2d(16, 8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.stem(x))
+            short = torch.relu(self.short(x))
+            x = torch.relu(self.wide(torch.relu(self.narrow(x))) + short)
+            return self.last(torch.relu(self.again(x)))
+
+    model = Bottleneck()
+    engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
+    content = region_of(engine).content
+    made = {step.name: step.output for step in content.learned()}
+
+    def grouped(side: int) -> list[tuple[int, ...]]:
         return [each.grouped for each in layouts(content, extents_of(content, [(side, side)]), 1, 8)]
 
-    assert grouped(32) == [False]  # 64 channels of 32 x 32: a quarter of a megabyte
-    assert grouped(64) == [True]
-    program = (
-        FrozenRegion(content, (Layout(8, 8, grouped=True),)).prepared((torch.zeros(1, 3, 64, 64),)).program
-    )
-    assert program.groups == [0, 8, 8]  # the image itself lies in rows
+    assert grouped(32) == [()]  # 64 channels of 32 x 32: a quarter of a megabyte
+    assert grouped(64) == [
+        tuple(sorted(made[name] for name in ("stem", "short", "wide")))
+    ]  # the sum lies where `short` was
+    expected = FrozenRegion(content, (Layout(8, 8),))(x := torch.randn(1, 3, 64, 64))[0]
+    assert torch.equal(engine(x), expected)
+    program = region_of(engine).prepared((x,)).program
+    reads = {step.name: groups for step, groups in zip(content.learned(), program.groups, strict=True)}
+    assert reads["narrow"] == (8, 0)
+    assert reads["last"] == (0, 0)
+
+
+def test_an_image_that_comes_in_is_read_in_rows() -> None:
+    model = nn.Sequential(nn.Conv2d(64, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    content = region_of(so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))).content
+    assert layouts(content, extents_of(content, [(64, 64)]), 1, 8) == [Layout(8, 8)]
 
 
 @pytest.mark.parametrize(
@@ -188,9 +223,6 @@ CUT = [
     Layout(16, 16, (Cut(2, 8), Cut(3, 4), Cut(5, 1))),
     Layout(16, 16, (Cut(3, 2), Cut(5, 1))),
     Layout(16, 16, (Cut(3, 1),)),
-    Layout(4, 4, (Cut(3, 2), Cut(5, 1)), grouped=True),
-    Layout(8, 4, (Cut(3, 1),), grouped=True),
-    Layout(16, 16, (Cut(3, 2), Cut(5, 1)), grouped=True),
 ]
 
 
@@ -207,6 +239,7 @@ def test_fewer_bands_behind_a_cut_give_the_same_bits(layout: Layout) -> None:
         with torch.no_grad():
             torch.testing.assert_close(engine(x), model(x))
         same_on_several_threads(content, layout, x)
+        same_on_several_threads(content, in_groups(layout, content), x)
 
 
 def test_images_of_a_batch_are_cut_into_fewer_bands_as_they_become_coarser() -> None:

@@ -86,6 +86,12 @@ def test_a_run_archived_beside_its_folder_counts_once(small: Small, tmp_path: Pa
 DAMAGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "no run": lambda line: line.clear(),
     "a path for a name": lambda line: line.update(name="../one"),
+    "a folder above for a name": lambda line: line.update(name=".."),
+    "an endless name": lambda line: line.update(name="x" * 300),
+    "a name that is no text": lambda line: line.update(name="a\0b"),
+    "a name with braces, and no metric": lambda line: line.update(name="{x}", metrics={"epoch": [1]}),
+    "an impossible setting": lambda line: line["record"]["config"].update(epochs=-3),
+    "no time": lambda line: line["metrics"].update(seconds=[float("inf")]),
     "another state": lambda line: line.update(state="running"),
     "no configuration": lambda line: line["record"].pop("config"),
     "a setting that does not exist": lambda line: line["record"]["config"].update(depth=3),
@@ -96,18 +102,43 @@ DAMAGED: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_archive_is_left_out_and_named(
+def test_a_damaged_line_is_left_out_and_named(
     change: Callable[[dict[str, Any]], object], small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(small(epochs=1), tmp_path / "one")
     file = tmp_path / "archive" / "runs.jsonl"
     file.parent.mkdir()
     archive(find_runs(tmp_path), file)
-    line = json.loads(file.read_text())
+    good = file.read_text()
+    line = json.loads(good)
     change(line)
-    file.write_text(json.dumps(line) + "\n")
-    assert find_runs(file.parent) == []
+    file.write_text(json.dumps(line) + "\n\n" + good)
+    assert [run.path.name for run in find_runs(file.parent)] == ["one"]
     assert str(file) in caplog.text
+
+
+def test_an_archive_keeps_what_it_holds(small: Small, tmp_path: Path) -> None:
+    train(small(epochs=1), tmp_path / "a" / "one")
+    train(small(epochs=1, seed=1), tmp_path / "b" / "one")
+    file = tmp_path / "archive" / "runs.jsonl"
+    file.parent.mkdir()
+    for folder in ("a", "b", "a"):
+        archive(find_runs(tmp_path / folder), file)
+    found = find_runs(file.parent)
+    assert sorted(run.config.seed for run in found) == [0, 1]
+    assert {run.path.name for run in found} == {"one", "one-2"}
+    file.write_text("{}\n")
+    with pytest.raises(UserError, match="line 1 of"):
+        archive(find_runs(tmp_path / "a"), file)
+
+
+def test_the_same_settings_on_another_machine_are_another_run(small: Small, tmp_path: Path) -> None:
+    train(small(epochs=1), tmp_path / "one")
+    (run,) = find_runs(tmp_path)
+    other = replace(run, rows=[{**run.rows[0], "test_accuracy": 0.123}])
+    (tmp_path / "other").mkdir()
+    archive([other], tmp_path / "other" / "runs.jsonl")
+    assert len(find_runs(tmp_path)) == 2
 
 
 def test_the_table_lists_every_run_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ def test_warnings_tell_what_is_wrong(make: Maker, tmp_path: Path) -> None:
     lost = make.run(tmp_path / "lost", lr=0.5, seed=2)
     RunDir(lost).write_metrics(make.rows(make.config(), 3))
     told = sentences(tmp_path, left_out=("x is damaged",))
-    assert "1 folder " in told
+    assert "1 run " in told
     assert "x is damaged" in told
     assert "nan at step 40" in told
     assert "seed 0: 2 times" in told
@@ -167,7 +167,7 @@ def test_damaged_run_is_left_out_and_told(
         broken.write_bytes(text.encode(errors="surrogateescape"))
     assert main([str(sweep)]) == 0
     page = unescape((sweep / "report.html").read_text())
-    assert "1 folder " in page
+    assert "1 run " in page
     assert str(broken.parent) in page
     assert str(broken.parent) in caplog.text
     assert "5 runs" in page

@@ -114,8 +114,18 @@ def test_runs_of_other_machines_count_by_what_their_results_hold(
     capsys.readouterr()
     assert main([*argv, "--seeds", "3", "--dry-run"]) == 0
     assert "6 runs, 4 done, 2 to train" in " ".join(capsys.readouterr().out.split())
-    assert main(["table-digits", "--known", str(tmp_path / "nowhere")]) == 2
-    assert "nowhere" in capsys.readouterr().err
+    for folder, message in (("nowhere", "there is no folder"), ("empty", "holds no run")):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        assert main(["table-digits", "--known", str(tmp_path / folder)]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_results_of_fewer_runs_keep_those_that_were_archived(reproduced: Path, tmp_path: Path) -> None:
+    results = shutil.copytree(reproduced / "table-digits", tmp_path / "sent")
+    argv = ["table-digits", "--seeds", "1", "--out", str(tmp_path / "new"), "--known", str(results)]
+    assert main([*argv, "--results", str(results), "--tabulate-only"]) == 0
+    assert "2 finished runs" in (results / "results.md").read_text()
+    assert len((results / "runs.jsonl").read_text().splitlines()) == 4
 
 
 def test_a_record_from_before_a_setting_existed_counts(

@@ -62,7 +62,8 @@ class Layer {
     phases_ = std::min(S, int(w.width));
     half_ = (window_columns_ + S - 1) / S;
     block_ = way.block ? way.block : int(w.in);
-    copies_ = x.group ? !(lies_together(x) && (way.block == 0 || (size_.rows == 1 && size_.columns == x.group))) : way.block > 0;
+    const bool one_run = size_.rows == 1 && size_.columns == x.group;
+    copies_ = x.group ? !lies_together(x) || (way.block && !one_run) : way.block > 0;
     kernel_ = conv_kernel<L>(way.tile, copies_ ? 1 : S);
     lists_ = make_lists(w, block_, [&](int64_t in, int64_t row, int64_t column) {
       return copies_ ? ((in % block_ * window_rows_ + row) * phases_ * half_ + column % S * half_ + column / S) * L
@@ -119,14 +120,13 @@ class Layer {
     return (copies_ ? end : x.run_end(w, end)) - w;
   }
 
-  // Behind a block of channels lies what is read next, be it the next block, the next tile or the next row: it is asked for while
-  // this block is worked on.
+  // Behind a block of channels lies what a tile as wide as a group reads next, be it the next block, the next tile or the next row: it
+  // is asked for, little by little, while this block is worked on.
   void look_ahead(const Plane<L>& x, int h, int w, int block, Tile& t) const {
-    constexpr int64_t kLine = 16;
-    const int first = block * block_, last = std::min(int(conv.weights.in), first + block_);
-    const int64_t lines = (last - first) * x.channel / kLine, channels = t.last_channel - t.first_channel;
+    const int last = std::min(int(conv.weights.in), (block + 1) * block_), channels = std::max(1, t.last_channel - t.first_channel);
     t.ahead = x.at(h, last, w / x.group * x.group);
-    t.ahead_lines = channels > 0 ? (lines + channels - 1) / channels : 0;
+    t.ahead_end = t.ahead + block_ * x.channel;
+    t.ahead_step = (t.ahead_end - t.ahead + channels * kLine - 1) / (channels * kLine) * kLine;
   }
 
   void pool(const Plane<L>& x, const Plane<L>& y, const Part& part) const {

@@ -28,9 +28,11 @@ struct Tile {
   const float* shortcut;  // null: none
   int64_t shortcut_row, shortcut_channel, shortcut_column;
   int shortcut_offset, shortcut_channels;
-  const float* ahead;   // where what is read next begins
-  int64_t ahead_lines;  // cache lines of it that an output channel asks for
+  const float *ahead, *ahead_end;  // what is read next
+  int64_t ahead_step;              // floats of it that an output channel asks for
 };
+
+constexpr int64_t kLine = 16;  // floats of a cache line
 
 // S: vectors from one column of the tile to the next. Scale: floats that an offset counts.
 template <int L, int TH, int TW, int S, int Scale>
@@ -47,7 +49,7 @@ void convolve(const Tile& tile) {
   };
   const float* ahead = t.ahead;
   for (int o = t.first_channel; o < t.last_channel; ++o) {
-    for (int64_t i = 0; i < t.ahead_lines; ++i, ahead += 16) __builtin_prefetch(ahead, 0, 2);
+    for (const float* end = std::min(ahead + t.ahead_step, t.ahead_end); ahead < end; ahead += kLine) __builtin_prefetch(ahead, 0, 2);
     Vec acc[TH][TW];
     float* partial = t.partial + int64_t(o) * (TH * TW * L);
     if (t.first_block) {

@@ -23,14 +23,11 @@ class Form:
     columns: int
     bands: int
     strips: int
-    group: (
-        int  # columns that lie together with those of all other channels; 0: all of them, and border columns
-    )
+    group: int  # columns; 0: all of them, and a border
 
     def floats(self, lanes: int) -> int:
-        columns = (
-            -(-self.columns // self.group) * self.group if self.group else self.columns + 2 * self.border
-        )
+        in_groups = -(-self.columns // self.group) * self.group if self.group else 0
+        columns = in_groups or self.columns + 2 * self.border
         size = self.channels * (self.rows + 2 * self.border) * columns * lanes
         return -(-size // ALIGN) * ALIGN
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from sparseopt.kernels.frozen.bands import Extents, Patches, choose_patches, waste
 from sparseopt.kernels.frozen.description import Convs, ConvStep, reads
+from sparseopt.kernels.frozen.groups import groupable, read_as_runs, with_sums
 
 IN_VAIN = 1.03  # of the work, that is not worth another cut
 CACHE = 2**19  # bytes of a value that stay near
@@ -27,13 +28,13 @@ class Cut:
 @dataclass(frozen=True)
 class Layout:
     """Vectors of `lanes` floats; a sample has `bands` times `strips` of them (see `csrc/bands.h`), until a cut says
-    otherwise. Cuts are between bands alone. `grouped`: columns lie in groups where they can (see `groups.py`)."""
+    otherwise. Cuts are between bands alone. `grouped`: the values whose columns lie in groups (see `groups.py`)."""
 
     lanes: int
     bands: int
     cuts: tuple[Cut, ...] = ()
     strips: int = 1
-    grouped: bool = False
+    grouped: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,19 +82,16 @@ def layouts(convs: Convs, extents: Extents, samples: int, lanes: int) -> list[La
     return [replace(each, grouped=_far(convs, extents, each)) for each in found]
 
 
-def _far(convs: Convs, extents: Extents, layout: Layout) -> bool:
-    """Whether a 1 x 1 convolution reads an image that does not stay in the cache."""
+def _far(convs: Convs, extents: Extents, layout: Layout) -> tuple[int, ...]:
+    """The values that do not stay in the cache, and that 1 x 1 convolutions read; none where images are cut into strips."""
     if layout.strips > 1:
-        return False
-    sizes = [segment.sizes(extents) for segment in segments(convs, layout)]
-    read = {step.input for step in convs.steps if step.kernel == (1, 1) and step.stride == 1}
-    floats = (
-        extents[value].channels * rows * columns * layout.lanes
-        for each in sizes
-        for value, (rows, columns) in each.items()
-        if value in read
-    )
-    return 4 * max(floats, default=0) > CACHE
+        return ()
+    runs, found = read_as_runs(convs) & groupable(convs), set[int]()
+    for segment in segments(convs, layout):
+        for value, (rows, columns) in segment.sizes(extents).items():
+            if value in runs and 4 * extents[value].channels * rows * columns * layout.lanes > CACHE:
+                found.add(value)
+    return with_sums(convs, found)
 
 
 def in_step(convs: Convs, extents: Extents) -> bool:

@@ -16,7 +16,7 @@ from sparseopt.kernels.frozen.description import (
     reads,
     size_after,
 )
-from sparseopt.kernels.frozen.groups import group_of, read_in_rows
+from sparseopt.kernels.frozen.groups import group_of
 from sparseopt.kernels.frozen.layouts import Layout, LayoutSegment, handed_on, segments
 from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.buffers import Shape
@@ -50,19 +50,18 @@ def extents_of(convs: Convs, sizes: Iterable[tuple[int, int]]) -> list[Extent]:
 
 class FrozenProgram:
     """The library's form of a region, `network`; `made`, the rows and columns a patch that each of its steps makes, and `groups`,
-    the columns of a group in what it reads."""
+    the columns of a group in what it reads and in what it makes."""
 
     def __init__(self, convs: Convs, extents: Extents, layout: Layout) -> None:
         self.extents, self.layout, self.convs = extents, layout, convs
         self.segments = segments(convs, layout)
         self.made: list[tuple[int, int]] = []
-        self.groups: list[int] = []
+        self.groups: list[tuple[int, int]] = []
         self._arena = Arena(layout.lanes)
         self._form: dict[int, Form] = {}
         self._slot: dict[int, int] = {}
         self._kept: list[Tensor] = []
         self._left = convs.uses()
-        self._in_rows = read_in_rows(convs)
         # What is put together for a segment from several groups of samples is there while earlier segments run.
         joined = [self._take_joined(segment) for segment in self.segments[1:]]
         self._begin(self.segments[0])
@@ -104,8 +103,7 @@ class FrozenProgram:
             )
 
     def _group(self, value: int, columns: int) -> int:
-        grouped = self.layout.grouped and value not in self._in_rows
-        return group_of(columns, operators().tiles(self.layout.lanes)) if grouped else 0
+        return group_of(columns, operators().tiles(self.layout.lanes)) if value in self.layout.grouped else 0
 
     def _add_layers(self, segment: LayoutSegment, layers: list[FrozenConv]) -> int:
         """Gives every value its slot, as long as it is needed. The number of layers so far."""
@@ -114,7 +112,7 @@ class FrozenProgram:
                 self._take(step.output)
             layers.append(self._layer(step))
             self.made.append((self._form[step.output].rows, self._form[step.output].columns))
-            self.groups.append(self._form[step.input].group)
+            self.groups.append((self._form[step.input].group, self._form[step.output].group))
             for value in reads(step):
                 self._left[value] -= 1
                 if not self._left[value] and self._slot[value] != self._slot[step.output]:

@@ -17,17 +17,11 @@ from sparseopt.kernels.native.measurements import Measurements
 from sparseopt.kernels.native.network import TileSize
 
 WASTE = 1.35  # a tile may compute this much beyond the image, compared with the one that fits best
-COPIES = (
-    12_000,
-    24_000,
-    48_000,
-    96_000,
-)  # bytes of input that a block of channels copies together, about a first-level cache
+# Bytes of input that a block of channels has, about a first-level cache.
+BLOCKS = (12_000, 24_000, 48_000, 96_000)
 WIDE = 14  # vectors of a tile that need more than 16 registers
-FINALISTS, CLOSE = (
-    5,
-    1.4,
-)  # ways that take turns: so many at most, and none that takes so many times the time of another
+FINALISTS = 5  # ways that take turns, at most
+CLOSE = 1.4  # times the shortest time that is not worth a turn
 TURNS = 4
 SECONDS = 1e-3  # that one of them is tried in all, if it takes less
 FEWEST, MOST = 2, 20  # runs
@@ -35,49 +29,59 @@ FEWEST, MOST = 2, 20  # runs
 
 @dataclass(frozen=True)
 class Way:
-    """Tile, and the input channels that are copied together; 0: the input is read where it is."""
+    """Tile, and the input channels of a block; 0: all of them, read where they are."""
 
     tile: TileSize
     block: int
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        copied = f", {self.block} channels copied" if self.block else ""
-        return f"{self.tile.rows} x {self.tile.columns} tiles{copied}"
+        blocks = f", blocks of {self.block} channels" if self.block else ""
+        return f"{self.tile.rows} x {self.tile.columns} tiles{blocks}"
 
 
-def ways(step: ConvStep, lanes: int, rows: int, width: int, group: int = 0) -> list[Way]:
-    """The ways that are worth trying for a layer whose output has so many rows and columns a patch, and whose input lies in
-    groups of so many columns."""
+Groups = tuple[int, int]
+"""Columns of a group in what a layer reads and in what it makes; 0: there are none."""
+
+
+def ways(step: ConvStep, lanes: int, size: tuple[int, int], groups: Groups = (0, 0)) -> list[Way]:
+    """The ways that are worth trying for a layer whose output has so many rows and columns a patch."""
     tiles = [
         tile
         for tile in operators().tiles(lanes)
         if tile.vectors <= WIDE or operators().lanes() == 16  # AVX-512 has 32 registers
     ]
-    least = min(_waste(tile, rows, width) for tile in tiles)
+    wasted = {tile: _waste(tile, *size, groups[1]) for tile in tiles}
     return [
         Way(tile, block)
         for tile in tiles
-        if _waste(tile, rows, width) <= WASTE * least
-        for block in _blocks(step, tile, lanes, group)
+        if wasted[tile] <= WASTE * min(wasted.values())
+        for block in _blocks(step, tile, lanes, groups[0])
     ]
 
 
-def _waste(tile: TileSize, rows: int, width: int) -> float:
-    return ceil(rows / tile.rows) * tile.rows * ceil(width / tile.columns) * tile.columns / (rows * width)
+def _waste(tile: TileSize, rows: int, width: int, group: int) -> float:
+    """Tiles end where groups do."""
+    whole, rest = divmod(width, group or width)
+    across = whole * ceil((group or width) / tile.columns) + ceil(rest / tile.columns)
+    return ceil(rows / tile.rows) * tile.rows * across * tile.columns / (rows * width)
 
 
 def _blocks(step: ConvStep, tile: TileSize, lanes: int, group: int) -> Iterator[int]:
-    if step.stride in tile.direct and (group == 0 or (step.kernel, step.stride) == ((1, 1), 1)):
+    run = (step.kernel, step.stride) == ((1, 1), 1)  # what a tile reads lies together where there are groups
+    direct = step.stride in tile.direct and (group == 0 or run)
+    if direct:
         yield 0
     channels, kernel_rows, kernel_columns = step.weight.shape[1:]
     rows = (tile.rows - 1) * step.stride + kernel_rows
     window = (tile.columns - 1) * step.stride + kernel_columns
-    columns = ceil(window / step.stride) * min(
-        step.stride, kernel_columns
-    )  # those that no weight reads are left out
-    sizes = {min(channels, copied // (rows * columns * lanes * 4)) for copied in COPIES}
-    yield from sorted(size for size in sizes if size >= min(4, channels))
+    # Columns that no weight reads are not copied.
+    columns = ceil(window / step.stride) * min(step.stride, kernel_columns)
+    sizes = {min(channels, size // (rows * columns * lanes * 4)) for size in BLOCKS}
+    in_place = direct and (tile.rows, tile.columns) == (1, group)
+    yield from sorted(
+        size for size in sizes if size >= min(4, channels) and not (in_place and size == channels)
+    )
 
 
 def tune(program: FrozenProgram, steps: tuple[Step, ...], known: Measurements) -> list[Way]:
@@ -91,9 +95,9 @@ def tune(program: FrozenProgram, steps: tuple[Step, ...], known: Measurements) -
 
 
 def _tune_layer(program: FrozenProgram, number: int, step: ConvStep, known: Measurements) -> Way:
-    lanes, size, group = program.layout.lanes, program.made[number], program.groups[number]
-    candidates = ways(step, lanes, *size, group)
-    key = _key(step, lanes, program.patches(number), program.extents[step.input], size, group)
+    lanes, size, groups = program.layout.lanes, program.made[number], program.groups[number]
+    candidates = ways(step, lanes, size, groups)
+    key = _key(step, lanes, program.patches(number), program.extents[step.input], size, groups)
     best = _remembered(known.get(key), candidates)
     if best is None:
         best = _fastest(program, number, candidates)
@@ -131,12 +135,12 @@ def _fastest(program: FrozenProgram, number: int, candidates: list[Way]) -> Way:
 
 
 def _key(
-    step: ConvStep, lanes: int, patches: Patches, read: Extent, size: tuple[int, int], group: int
+    step: ConvStep, lanes: int, patches: Patches, read: Extent, size: tuple[int, int], groups: Groups
 ) -> str:
     """What the time of a layer follows from. Numbers of weights are alike within a fifth."""
     weights = round(4 * log2(max(1, len(step.weight.values))))
     shape = "x".join(map(str, step.weight.shape))
     return (
         f"{lanes} lanes, {patches.bands} bands of {patches.strips}, {shape}, stride {step.stride}, "
-        f"{weights}/4 bits, {size[0]} x {size[1]} of {read.width}, sum {int(step.shortcut is not None)}, groups of {group}"
+        f"{weights}/4 bits, {size[0]} x {size[1]} of {read.width}, sum {int(step.shortcut is not None)}, groups {groups}"
     )

@@ -171,6 +171,8 @@ def _check_layer(layer: FrozenConv, slots: Sequence[Slot]) -> None:
     )
     require(_cut(read) == _cut(made), "a layer that reads other patches than it makes")
     require(all(each.group == 0 or each.strips == 1 for each in (read, made)), "strips in groups of columns")
+    inside = layer.padding_rows < size.height and layer.padding_columns < size.width
+    require(read.group == 0 or inside, "a padding as wide as the kernel, of groups of columns")
     if layer.pool:
         require(size.into == size.out and not size.size, "a pooling of as many channels, without weights")
         require(read.group == 0, "a pooling of groups of columns")

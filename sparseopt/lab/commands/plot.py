@@ -23,7 +23,7 @@ def plot(runs: tyro.conf.Positional[tuple[Path, ...]], out: Path | None = None) 
     Args:
         runs: Folders of runs, or folders that hold runs, drawn into one picture; a run may be in progress.
         out: Name of the picture: NAME.png or NAME.pdf, without a suffix both; None: curves in the run's folder, or here for
-            several runs.
+            several runs, and for an archived one.
     """
     if not runs:
         raise UserError("name one or more folders of runs, such as runs")
@@ -33,6 +33,7 @@ def plot(runs: tyro.conf.Positional[tuple[Path, ...]], out: Path | None = None) 
     drawn = [each for each in read.values() if each.rows]
     if not drawn:
         raise UserError("none of these runs has completed an epoch yet; wait, and try again")
-    path = out or (drawn[0].path / "curves" if len(drawn) == 1 else Path("curves"))
+    own = len(drawn) == 1 and not drawn[0].archived
+    path = out or (drawn[0].path / "curves" if own else Path("curves"))
     for file in figures.save(draw_curves(drawn), path):
         print(file)

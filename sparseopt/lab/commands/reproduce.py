@@ -21,6 +21,7 @@ from sparseopt.lab.reproduce.scale import Scale, sentence
 from sparseopt.lab.reproduce.targets import TARGETS, Target
 from sparseopt.lab.reproduce.tuning import Tuning, tuning
 from sparseopt.lab.reproduce.write import Results, results, write
+from sparseopt.lab.runs.catalogue import survey
 from sparseopt.lab.show.terminal import print_table, wide_console
 from sparseopt.lab.sweep import run_configs
 from sparseopt.lab.training.place import Place
@@ -59,8 +60,8 @@ class ReproduceOptions(Place):
             raise UserError(
                 "--dry-run tells what is to be trained, --tabulate-only what came of it; give one of them"
             )
-        if absent := [str(folder) for folder in self.known if not folder.is_dir()]:
-            raise UserError(f"--known names no folder: {', '.join(absent)}")
+        for folder in self.known:
+            _check_known(folder)
 
     @property
     def runs(self) -> Path:
@@ -71,6 +72,15 @@ class ReproduceOptions(Place):
     def places(self) -> tuple[Path, ...]:
         """Where runs may be."""
         return self.runs, *self.known
+
+
+def _check_known(folder: Path) -> None:
+    """What is known must be read whole: what is left out would be trained again, for hours."""
+    found = survey(folder)
+    if found.left_out:
+        raise UserError(f"--known {folder} holds what cannot be read: {found.left_out[0]}")
+    if not found.runs:
+        raise UserError(f"--known {folder} holds no run, and no runs.jsonl")
 
 
 def main(argv: list[str]) -> int:
@@ -137,10 +147,13 @@ def train_configs(target: Target, configs: list[Config], options: ReproduceOptio
     found = find(*options.places)
     known = [run for config in configs if (run := found.get(experiment(config)))]
     finished = [run for run in known if run.state == "finished" and len(run.rows) == run.config.epochs]
-    if len(finished) == len(configs):
+    ended = [*finished, *(run for run in known if run.archived and run.state == "diverged")]
+    if len(ended) == len(configs):
         return
     # Finished runs under their own names stay in the study, so that all who join it at any time see the same one.
-    elsewhere = {run.config.run_name for run in finished if run.path != options.runs / run.config.run_name}
+    elsewhere = {
+        run.config.run_name for run in ended if run.archived or run.path != options.runs / run.config.run_name
+    }
     run_configs(
         *([config for config in configs if config.run_name not in elsewhere], options.out),
         name=study_name(target, configs),

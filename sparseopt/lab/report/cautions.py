@@ -35,7 +35,7 @@ def cautions(study: Study, left_out: Sequence[str], unread: Sequence[str]) -> li
 def _left_out(sentences: Sequence[str]) -> Iterator[Caution]:
     if sentences:
         verb = "is" if len(sentences) == 1 else "are"
-        what = counted(len(sentences), "folder")
+        what = counted(len(sentences), "run")
         yield Caution(
             f"{what} could not be read and {verb} left out of everything below.", [*sentences], True
         )

@@ -3,6 +3,7 @@
 A run belongs to a cell by its configuration, whatever its folder is called: runs trained one by one count as well.
 """
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -12,6 +13,8 @@ from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.reproduce.grid import Arm, Grid, GridRow
 from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.show.statistics import Comparison, compare, compare_relative, mean_and_std
+
+log = logging.getLogger(__name__)
 
 Metric = Callable[[Run], float]
 Found = Mapping[Hashable, Run]
@@ -121,16 +124,29 @@ def collect(grid: Grid, *folders: Path) -> Outcomes:
 
 
 def find(*folders: Path) -> Found:
-    """The runs in folders by what they train, of several of the same those of the first folder; none where one does not exist."""
-    return by_experiment(run for folder in reversed(folders) if folder.is_dir() for run in find_runs(folder))
+    """The runs in folders by what they train; none where one does not exist."""
+    return by_experiment(run for folder in folders if folder.is_dir() for run in find_runs(folder))
 
 
 def by_experiment(runs: Iterable[Run]) -> dict[Hashable, Run]:
-    """The runs by what they train; of several of the same, a finished one."""
+    """The runs by what they train; of several of the same, the first that is finished."""
     found: dict[Hashable, Run] = {}
-    for run in sorted(runs, key=lambda run: run.state == "finished"):
-        found[experiment(run.config)] = run
+    for run in runs:
+        key = experiment(run.config)
+        known = found.setdefault(key, run)
+        if not _finished(known) and _finished(run):
+            found[key] = run
+        elif _finished(known) and _finished(run) and known.last != run.last:
+            log.warning(
+                "%s and %s train the same and came to different results: the first counts",
+                known.path,
+                run.path,
+            )
     return found
+
+
+def _finished(run: Run) -> bool:
+    return run.state == "finished" and len(run.rows) == run.config.epochs
 
 
 def experiment(config: Config) -> Hashable:

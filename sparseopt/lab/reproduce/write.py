@@ -57,7 +57,7 @@ class Results:
     def runs(self) -> list[Run]:
         """All that the results rest on: of the cells, and of the search for their settings."""
         tried = self.tuning.runs if self.tuning is not None else []
-        return list({run.path: run for run in (*self.outcomes.found, *tried)}.values())
+        return [*self.outcomes.found, *tried]
 
 
 def results(outcomes: Outcomes, level: float | None = None, tuning: Tuning | None = None) -> Results:

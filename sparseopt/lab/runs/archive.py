@@ -8,7 +8,7 @@ elsewhere.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from sparseopt.lab.runs.row import Row
 from sparseopt.lab.system.files import parse_json, write_bytes
 
 FILE = "runs.jsonl"
+LONGEST = 200  # characters of a name
 
 Ended = Literal["finished", "diverged"]
 ENDED: tuple[Ended, ...] = ("finished", "diverged")
@@ -38,19 +39,22 @@ def write_archive(path: Path, runs: Iterable[Archived]) -> None:
     write_bytes(path, "".join(_line(run) + "\n" for run in runs).encode())
 
 
-def read_archive(path: Path) -> Iterator[Archived]:
-    """The runs of a file, which may come from anywhere."""
+def lines(path: Path) -> list[tuple[str, str]]:
+    """The lines of a file, each behind a word on where it stands."""
     try:
-        lines = path.read_text().splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield _parsed(parse_json(line))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UserError(
-                f"line {number} of {path} is not a run as sparseopt archives it ({error!r:.80})"
-            ) from error
+    numbered = enumerate(text.split("\n"), start=1)
+    return [(f"line {number} of {path}", line) for number, line in numbered if line.strip()]
+
+
+def parsed(line: str, where: str) -> Archived:
+    """The run in a line, which may come from anywhere."""
+    try:
+        return _parsed(parse_json(line))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{where} is not a run as sparseopt archives it ({error!r:.80})") from error
 
 
 def _line(run: Archived) -> str:
@@ -61,13 +65,12 @@ def _line(run: Archived) -> str:
 
 def _parsed(line: Any) -> Archived:
     name, state, record, metrics = (line[key] for key in ("name", "state", "record", "metrics"))
-    if (
-        not isinstance(name, str)
-        or Path(name).name != name
-        or state not in ENDED
-        or not isinstance(record, dict)
-    ):
-        raise ValueError("no name, state and record")
+    if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST):
+        raise ValueError("no name")
+    if Path(name).name != name or name == "..":
+        raise ValueError("a name that is a path")
+    if state not in ENDED or not isinstance(record, dict):
+        raise ValueError("no state and record")
     columns = [
         [(name, value) for value in values] for name, values in metrics.items() if isinstance(values, list)
     ]

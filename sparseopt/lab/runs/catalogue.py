@@ -1,9 +1,11 @@
 """What runs there are in a folder, as folders or archived, and how far each of them is."""
 
 import contextlib
+import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+import math
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +13,7 @@ from sparseopt.lab.config.configfile import checked_config, read_config
 from sparseopt.lab.config.differences import described, differing
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.runs.archive import ENDED, FILE, Archived, read_archive, write_archive
+from sparseopt.lab.runs.archive import ENDED, FILE, Archived, lines, parsed, write_archive
 from sparseopt.lab.runs.row import Row
 from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.system.files import read_json
@@ -49,6 +51,8 @@ class Run:
     state: State
     environment: Mapping[str, Any] = field(default_factory=dict)
     """What it ran on, as its config.json tells: versions, revision, device."""
+    archived: bool = False
+    """There is no folder: neither weights nor checkpoints."""
 
     @property
     def last(self) -> Row:
@@ -63,8 +67,9 @@ class Run:
             raise UserError(f"{path} is not the folder of a run: it has no config.json")
         config = read_config(folder.config_file)
         environment = _environment(read_json(folder.config_file))
-        problem = "is damaged ({}); going on with the run repairs it"
-        rows = _checked(folder.metrics(), f"{folder.metrics_file} {problem}")
+        rows = folder.metrics()
+        if wrong := _wrong(rows):
+            raise UserError(f"{folder.metrics_file} is damaged ({wrong}); going on with the run repairs it")
         return cls(path, config, rows, _state(folder), environment)
 
     @classmethod
@@ -73,14 +78,21 @@ class Run:
         config = archived.record.get("config")
         if not isinstance(config, dict):
             raise UserError(f"{archived.name} in {file} has no configuration")
-        rows = _checked(archived.rows, f"{archived.name} in {file} is damaged ({{}})")
-        settings = checked_config(config, file)
-        return cls(file.parent / archived.name, settings, rows, archived.state, _environment(archived.record))
+        if wrong := _wrong(archived.rows):
+            raise UserError(f"{archived.name} in {file} is damaged ({wrong})")
+        try:
+            settings = checked_config(config, file)
+        except UserError as error:
+            raise UserError(f"{archived.name} in {file} cannot be: {error}") from error
+        environment = _environment(archived.record)
+        return cls(
+            file.parent / archived.name, settings, archived.rows, archived.state, environment, archived=True
+        )
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a folder holds: the runs, by name, and for each that cannot be read a sentence why."""
+    """What a folder holds: the runs, by name, archived ones last, and for each that cannot be read a sentence why."""
 
     runs: list[Run]
     left_out: list[str]
@@ -96,13 +108,34 @@ def survey(folder: Path) -> Survey:
             if not _exported(path):
                 found.runs.append(Run.read(path))
     for file in sorted(folder.rglob(FILE)):
-        with _leaving_out(found):
-            archived = [Run.of(each, file) for each in read_archive(file)]
-            there = {
-                (run.path.name, run.config) for run in found.runs
-            }  # archived beside its folder, or twice
-            found.runs.extend(run for run in archived if (run.path.name, run.config) not in there)
+        _add_archived(file, found)
     return found
+
+
+def _add_archived(file: Path, found: Survey) -> None:
+    """The runs of a file, but for those whose folders, or other lines, were found already."""
+    there = {_identity(run) for run in found.runs}
+    paths = {run.path for run in found.runs}
+    with _leaving_out(found):
+        for where, line in lines(file):
+            with _leaving_out(found):
+                run = Run.of(parsed(line, where), file)
+                if _identity(run) not in there:
+                    there.add(_identity(run))
+                    run = replace(run, path=_free(run.path, paths))
+                    paths.add(run.path)
+                    found.runs.append(run)
+
+
+def _identity(run: Run) -> Hashable:
+    """The same for a run and its copies. The same settings on another machine are another run."""
+    return run.config, len(run.rows), tuple(sorted(run.last.items()))
+
+
+def _free(path: Path, taken: Collection[Path]) -> Path:
+    """The path, or the first of the same name with a number that is not taken."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if each not in taken)
 
 
 @contextlib.contextmanager
@@ -115,13 +148,14 @@ def _leaving_out(found: Survey) -> Iterator[None]:
 
 
 def archive(runs: Iterable[Run], path: Path) -> None:
-    """Write those that have ended to a file."""
+    """Add those that have ended to a file, which keeps what it holds."""
+    before = [Run.of(parsed(line, where), path) for where, line in lines(path)] if path.exists() else []
+    ended = {_identity(run): run for run in (*runs, *before) if run.state in ENDED}
     write_archive(
         path,
         [
-            Archived(run.path.name, run.state, {"config": asdict(run.config), **run.environment}, run.rows)
-            for run in runs
-            if run.state in ENDED
+            Archived(run.path.name, run.state, {"config": asdict(run.config), **run.environment}, run.rows)  # pyright: ignore[reportArgumentType]
+            for run in ended.values()
         ],
     )
 
@@ -153,13 +187,13 @@ def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in ("config", "name")}
 
 
-def _checked(rows: list[Row], problem: str) -> list[Row]:
-    """Rows of metrics, refused where one of them is not what a run writes; `problem` says so, with a place for what is wrong."""
+def _wrong(rows: list[Row]) -> str | None:
+    """What is wrong with rows of metrics, if they are not what a run writes."""
     for number, row in enumerate(rows, start=1):
         complete = isinstance(row, dict) and all(type(row.get(name)) in (int, float) for name in METRICS)
-        if not complete or row["epoch"] != number:
-            raise UserError(problem.format(f"line {number} is not the row of epoch {number}"))
-    return rows
+        if not complete or row["epoch"] != number or not math.isfinite(row["seconds"]):
+            return f"line {number} is not the row of epoch {number}"
+    return None
 
 
 def _state(folder: RunDir) -> State:

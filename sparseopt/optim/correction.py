@@ -95,10 +95,11 @@ def correction_factors(topology: Topology, correction: Correction) -> dict[str, 
 
 
 def tell_where(topology: Topology) -> None:
-    """Say which layers "auto" corrects, if not all."""
+    """Say which layers "auto" corrects, if not all; loudly if none, because then it is the plain method."""
     others = [name for name in topology.layers if name not in topology.normed]
     if others:
-        log.info(
+        log.log(
+            logging.INFO if topology.normed else logging.WARNING,
             "skew correction in %d of %d layers, those whose output goes into BatchNorm; not in %s; "
             "correction='layer' corrects all",
             *(len(topology.normed), len(topology.layers), listed(others, 5)),

@@ -436,3 +436,12 @@ def test_threads_call_one_engine_with_inputs_of_different_sizes(threads: Callabl
         for _ in range(5):
             found = pool.map(lambda call: call[0](call[1]), calls)
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_compiled_function_calls_an_engine_as_it_is() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10))
+    engine = so.compile_inference(model, so.sparsify(model, 0.9))
+    x = torch.randn(3, 64)
+    compiled = torch.compile(lambda x: engine(x + 1) * 2, backend="eager")
+    assert torch.equal(compiled(x), engine(x + 1) * 2)

@@ -99,6 +99,30 @@ class Python(nn.Module):
         return torch.special.bessel_j0(x)
 
 
+def test_sums_in_place_are_saved(tmp_path: Path) -> None:
+    """Around a layer that stays dense, as in networks whose activations are modules of their own."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.dense = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            short = F.gelu(self.conv(x))
+            x = self.dense(short)
+            x += short
+            return F.silu(x)
+
+    torch.manual_seed(0)
+    model = Block().eval()
+    engine = so.compile_inference(model, so.sparsify(model, 0.7, distribution="uniform"))
+    x = torch.randn(2, 3, 8, 8)
+    engine.save(tmp_path / "engine.safetensors")
+    assert torch.equal(so.load_engine(tmp_path / "engine.safetensors")(x), engine(x))
+    with torch.no_grad():
+        torch.testing.assert_close(engine(x), model(x))
+
+
 def test_what_a_file_cannot_hold_is_said(tmp_path: Path) -> None:
     recurrent = nn.Sequential(nn.Linear(300, 300), nn.LSTM(300, 8))
     with pytest.raises(ValueError, match="'1', a LSTM"):

@@ -94,3 +94,25 @@ def test_flops_counts_it(method: str, capsys: pytest.CaptureFixture[str]) -> Non
     arguments = ["digits-mlp", "--method", method, "--sparsity", sparsity, "--epochs", "2"]
     assert flops_command.main(arguments) == 0
     assert method in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        (["--method", "nm"], {"0.5": "0.527x"}),  # all layers alike: half of all but the dense shortcuts
+        (["--method", "annealed", "--sparsity", "0.95"], {"0.95": "0.102x"}),
+        (["--method", "dense"], {}),
+    ],
+    ids=str,
+)
+def test_flops_counts_with_the_densities_that_a_method_has(
+    arguments: list[str], rows: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert flops_command.main(["cifar100-resnet20", *arguments]) == 0
+    table = [line.split() for line in capsys.readouterr().out.splitlines() if "x" in line and "e+" in line]
+    assert {line[0]: line[3] for line in table} == {"dense": "1.000x", **rows}
+
+
+def test_flops_refuses_densities_that_a_method_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    assert flops_command.main(["cifar100-resnet20", "--method", "srste", "--distribution", "erk"]) == 2
+    assert "--method srste gives all layers the same density" in capsys.readouterr().err

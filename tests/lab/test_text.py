@@ -67,3 +67,10 @@ def test_decoder_and_text_go_together() -> None:
 def test_flops_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert flops_command.main(["text-decoder", "--sparsity", "0.9"]) == 0
     assert "text-decoder" in capsys.readouterr().out
+
+
+def test_the_recipe_corrects_nothing_behind_layer_norm(caplog: pytest.LogCaptureFixture) -> None:
+    experiment = build(dataclasses.replace(RECIPES["text-decoder"], data_fraction=0.05, width=0.25))
+    assert experiment.topology is not None
+    assert not experiment.topology.normed
+    assert "skew correction in 0 of" in caplog.text

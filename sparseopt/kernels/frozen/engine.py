@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
+from torch._compile import _disable_dynamo
 from torch.fx import GraphModule
 
 from sparseopt.kernels.frozen.chain import FrozenChain
@@ -62,6 +63,8 @@ class Engine:
         self._compared, self._others = Compared(model), others
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return _apart(self, *args, **kwargs)
         self._water.reached(sum([each.numel() for each in args if isinstance(each, Tensor)]))
         compared = self._compared
         if compared is not None and not compared.knows(args, kwargs):
@@ -214,3 +217,6 @@ def _report(saved: Any) -> LayerReport:
         *(str(saved["name"]), str(saved["kind"]), int(saved["weights"]), float(saved["zeros"])),
         None if reason is None else str(reason),
     )
+
+
+_apart: Any = _disable_dynamo(Engine.__call__)  # torch.compile around an engine leaves it as it is

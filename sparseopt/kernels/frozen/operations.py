@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.pool import max_pool
+from sparseopt.kernels.match.mutation import added
 
 
 def attribute(x: Any, name: str) -> Any:
@@ -45,6 +46,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         "interpolate embedding scaled_dot_product_attention",
     ),
     "sparseopt.max_pool": max_pool,
+    "sparseopt.added": added,
     "attribute": attribute,
 }
 NAMES: dict[Any, str] = {function: name for name, function in reversed(FUNCTIONS.items())} | {

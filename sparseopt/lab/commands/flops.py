@@ -20,6 +20,9 @@ from sparseopt.lab.training.experiment import build_model
 from sparseopt.lab.training.methods import build_method
 
 PROG = "sparseopt flops"
+SPARSITIES = (0.8, 0.9, 0.95, 0.98)
+UNIFORM: tuple[MethodName, ...] = ("nm", "srste", "annealed")
+"""Methods that give all layers the same density."""
 
 
 def main(argv: list[str]) -> int:
@@ -29,9 +32,10 @@ def main(argv: list[str]) -> int:
 
 def flops(
     recipe: Annotated[str, tyro.conf.Positional],
-    sparsity: tuple[float, ...] = (0.8, 0.9, 0.95, 0.98),
+    sparsity: tuple[float, ...] | None = None,
     distribution: Literal["erk", "er", "uniform"] | None = None,
     method: MethodName | None = None,
+    method_options: tuple[str, ...] = (),
     every: int | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
@@ -44,9 +48,10 @@ def flops(
 
     Args:
         recipe: Name of a recipe of `sparseopt train`.
-        sparsity: One or several; a row each.
-        distribution: How the sparsity is shared among the layers.
+        sparsity: One or several; a row each. None: 0.8 0.9 0.95 0.98, and what n:m methods have.
+        distribution: How the sparsity is shared among the layers; methods that give all layers the same density have no other.
         method: How connections move; each is counted as its paper counts it.
+        method_options: Settings of the method, as in `sparseopt train`: soft=True.
         every: Steps between two updates of the masks.
         epochs: Passes over the training images.
         batch_size: Images a step.
@@ -61,9 +66,15 @@ def flops(
         "width": width,
     }
     options = {name: value for name, value in chosen.items() if value is not None}
-    configs = [
-        dataclasses.replace(RECIPES[recipe_named(recipe)], sparsity=value, **options) for value in sparsity
-    ]
+    usual = dataclasses.replace(RECIPES[recipe_named(recipe)], method_options=method_options, **options)
+    if usual.method in UNIFORM:
+        if distribution not in (None, "uniform"):
+            raise UserError(
+                f"--method {usual.method} gives all layers the same density, got --distribution {distribution}"
+            )
+        usual = dataclasses.replace(usual, distribution="uniform")
+    values = sparsity if sparsity is not None else (0.5,) if usual.method in ("nm", "srste") else SPARSITIES
+    configs = [dataclasses.replace(usual, sparsity=value) for value in values]
     if not configs:
         raise UserError("--sparsity needs at least one number, such as 0.9")
     Console().print(_table(recipe, configs), soft_wrap=True)
@@ -81,7 +92,7 @@ def _table(recipe: str, configs: list[Config]) -> Table:
         f"{recipe}: {usual.distribution}, {usual.method}, {usual.epochs} epochs of {facts.images:,} images"
     )
     table.add_row("dense", *_cells(sizes, at_densities(dense, {}), 1.0, images))
-    for config in configs:
+    for config in configs if usual.method != "dense" else ():
         active = _active(shapes, config)
         cost = at_densities(dense, {name: count / sizes[name] for name, count in active.items()})
         method = _method(config, config.epochs * (facts.images // config.batch_size))

@@ -336,6 +336,7 @@ RECIPES: dict[str, Config] = {
         exclude=("head.weight",),
         every=50,
         max_grad_norm=1.0,
+        correction="auto",  # behind LayerNorm there is no skew by fan-in
     ),
 }
 """The paper's values for CIFAR-100 and ImageNet; for digits, on which it trains nothing, CIFAR's, scaled down."""

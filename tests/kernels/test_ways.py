@@ -17,6 +17,7 @@ from sparseopt.kernels.frozen.program import extents_of
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.measurements import Measurements
+from sparseopt.kernels.native.network import TileSize
 
 BANDS = [
     Layout(lanes, bands) for lanes, bands in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 1), (16, 8), (16, 16))
@@ -186,7 +187,8 @@ def test_an_image_that_comes_in_is_read_in_rows() -> None:
     ("columns", "group"), [(112, 14), (28, 14), (7, 7), (16, 8), (24, 8), (12, 4), (49, 7), (3, 4)]
 )
 def test_groups_are_as_wide_as_tiles(columns: int, group: int) -> None:
-    assert group_of(columns, operators().tiles(8)) == group
+    sizes = ((1, 4), (2, 4), (1, 7), (1, 8), (4, 2), (2, 7), (1, 14))
+    assert group_of(columns, [TileSize(0, *size, direct=(1,)) for size in sizes]) == group
 
 
 def test_a_single_small_image_fills_sixteen_lanes() -> None:

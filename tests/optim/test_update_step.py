@@ -171,7 +171,8 @@ def test_the_update_waits_while_a_gradient_is_not_finite(caplog: pytest.LogCaptu
         step_with(model, optimizer, [1, 1, 1, 1, 1, 1])
         step_with(model, optimizer, [1, 1, 1, 1, bad, 1])
         assert topology.version == 1
-    assert [record.levelname for record in caplog.records] == ["WARNING"]  # once, not again at step 8
+    told = [record.levelname for record in caplog.records if "not finite" in record.message]
+    assert told == ["WARNING"]  # once, not again at step 8
     assert "step 4" in caplog.text
 
 

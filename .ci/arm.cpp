@@ -51,8 +51,9 @@ int check_convolution() {
   float *shift = aligned<float>(O), *found = aligned<float>(N * O * H * W);
   sparseopt_pack(1, image, N, &x);
   int wrong = 0;
-  for (int tile = 0; tile < sparseopt_training_tiles(0); ++tile) {
-    sparseopt_conv_forward(1, &x, 1, nullptr, &pattern, 1, 2, N, &z, shift, nullptr, tile);
+  const int tiles = sparseopt_training_tiles(0);
+  for (int tile = 0; tile <= tiles; ++tile) {  // and the one for layers whose weights are all active
+    sparseopt_conv_forward(1, &x, 1, nullptr, &pattern, 1, 2, N, &z, shift, nullptr, tile % tiles, tile == tiles);
     sparseopt_unpack(1, &z, N, found);
     wrong += differences("convolution", found, wanted, size_t(N) * O * H * W);
   }

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from sparseopt.kernels.match.modules import zero_padding
 from sparseopt.kernels.native import pattern
+from sparseopt.kernels.native.conv_operators import Window
 from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.kernels.native.pattern import Pattern
 
@@ -63,12 +64,18 @@ class ConvLists:
     """Index lists of one convolution for images of one width; heights matter for the `backward_border` alone."""
 
     shape: torch.Size  # of the weight
+    window: Window
     position: Tensor
     forward: Pattern
     backward: Pattern
     reach: int
     backward_reach: int
     backward_border: int
+
+    @property
+    def dense(self) -> bool:
+        """Are all weights active?"""
+        return self.position.numel() == self.shape.numel()
 
 
 def build_lists(weight: KernelWeight, height: int, width: int, border: int, lanes: int) -> ConvLists:
@@ -83,6 +90,7 @@ def build_lists(weight: KernelWeight, height: int, width: int, border: int, lane
     written = pattern.geometry(module.out_channels, columns.output, around, lanes)
     return ConvLists(
         shape=shape,
+        window=Window(rows.kernel, columns.kernel, *padding),
         position=position,
         forward=pattern.conv_forward(position, shape, padding, read),
         backward=pattern.conv_backward(position, shape, padding, rows.stride, written),

@@ -145,6 +145,7 @@ class ForwardPass:
             "shift": norm.shift,
             "sums": norm.sums,
             "copy": copy,
+            "dense": lists.dense,
         }
         tile = self.tile(conv, self.ops.conv_forward, lambda: arguments, named, backward=False)
         self.ops.conv_forward(*arguments, **named, tile=tile)
@@ -159,6 +160,8 @@ class ForwardPass:
         *,
         backward: bool,
     ) -> int:
+        if self.used[conv].dense:
+            return 0
         shape, what = self.shapes[conv.input], "backward" if backward else "forward"
         weight, active = self.weights[conv].shape, self.values[conv].numel()
         image = (shape.height, shape.width)

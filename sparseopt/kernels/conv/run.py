@@ -149,7 +149,12 @@ class RegionRun(ForwardPass):
         to, *target = self._target(conv) if input_wanted else NOWHERE
         pattern = (values, use.start, use.offset, use.order)
         window = (conv.module.stride[0], lists.backward_reach, lists.backward_border)
-        named = {"samples": self.samples, "weight_gradient": of_weights, "sums": self.sums.get(source)}
+        named = {
+            "samples": self.samples,
+            "weight_gradient": of_weights,
+            "sums": self.sums.get(source),
+            "dense": lists.window if lists.dense else None,
+        }
 
         def tried() -> tuple[Any, ...]:
             """What the gradient is added to, or takes the place of, is read once: trials write elsewhere."""

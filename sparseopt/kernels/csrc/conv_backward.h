@@ -10,7 +10,7 @@
 // needs gathered while the values are in registers.
 #pragma once
 #include "activation.h"
-#include "pattern.h"
+#include "conv_tile.h"
 #include "statistics.h"
 
 namespace sparseopt {
@@ -82,75 +82,105 @@ struct BackwardTile {
   const int* start;
 };
 
-template <int TW, int S, bool Remake, bool Gradient, class X>
-SPARSEOPT_INLINE void backward_tile(const BackwardLayer& layer, const BackwardTile<X>& tile, float* weight_sums,
-                                    BlockSums& sums) {
-  const Pattern& w = layer.weights;
-  const InputGradient& out = layer.gradient;
-  for (int c = 0; c < layer.input.from.channels; ++c) {
-    // z to make the input from has no border, and comes by itself: measured.
-    if constexpr (!Remake) ask_for<TW * S * kLanes>(tile.x + c * layer.input.from.channel + layer.input.from.row);
-    Vec x[TW], acc[TW];
+template <int TW, int S, bool Remake, class X>
+SPARSEOPT_INLINE void load_input(const BackwardLayer& layer, const BackwardTile<X>& tile, int c, Vec (&x)[TW]) {
 #pragma GCC unroll 8
-    for (int j = 0; j < TW; ++j) {
-      x[j] = load(tile.x + c * layer.input.from.channel + j * S * kLanes);
-      if constexpr (Remake) {
-        x[j] = layer.input.norm.at(c)(x[j]);
-        if (layer.input.relu) x[j] = relu(x[j]);
-      }
-      acc[j] = Vec{};
-    }
-    for (int k = tile.start[c]; k < tile.start[c + 1]; ++k) {
-      const Vec weight = broadcast(w.value[k]);
-      const float* p = tile.dz + w.offset[k];
-      pin(p);
-      float* s = weight_sums + int64_t(k) * kLanes;
-      Vec total = load(s);
-#pragma GCC unroll 8
-      for (int first = 0; first < TW; first += kUnit) {
-        Vec even{}, odd{};
-#pragma GCC unroll 8
-        for (int j = first; j < std::min(TW, first + kUnit); ++j) {
-          const Vec d = held(load(p + j * kLanes));
-          if constexpr (Gradient) acc[j] += weight * d;
-          (j % 2 ? odd : even) += x[j] * d;
-        }
-        total += even + odd;
-      }
-      store(s, total);
-    }
-    if constexpr (!Gradient) continue;
-    float* to = tile.to + c * out.to.channel;
-    if (out.accumulate)
-#pragma GCC unroll 8
-      for (int j = 0; j < TW; ++j) acc[j] += load(to + j * S * kLanes);
-    if (tile.shortcut)
-#pragma GCC unroll 8
-      for (int j = 0; j < TW; ++j) acc[j] += load(tile.shortcut + c * out.shortcut.channel + j * kLanes);
-    if (out.relu)
-#pragma GCC unroll 8
-      for (int j = 0; j < TW; ++j) acc[j] = where_positive(x[j], acc[j]);
-#pragma GCC unroll 8
-    for (int j = 0; j < TW; ++j) store(to + j * S * kLanes, acc[j]);
-    if (!tile.z) continue;
-    const Vec mean = broadcast(out.mean[c]);
-#pragma GCC unroll 8
-    for (int first = 0; first < TW; first += kUnit) {
-      Vec sum{}, product{};
-#pragma GCC unroll 8
-      for (int j = first; j < std::min(TW, first + kUnit); ++j) {
-        sum += acc[j];
-        product += acc[j] * (load(tile.z + c * out.z.channel + j * S * kLanes) - mean);
-      }
-      sums.add(c, sum, product);
+  for (int j = 0; j < TW; ++j) {
+    x[j] = load(tile.x + c * layer.input.from.channel + j * S * kLanes);
+    if constexpr (Remake) {
+      x[j] = layer.input.norm.at(c)(x[j]);
+      if (layer.input.relu) x[j] = relu(x[j]);
     }
   }
 }
 
+// The gradient of x leaves: with the other shares, behind the ReLU, into the sums.
+template <int TW, int S, class X>
+SPARSEOPT_INLINE void leave(const InputGradient& out, const BackwardTile<X>& tile, int c, const Vec (&x)[TW], Vec (&acc)[TW],
+                            BlockSums& sums) {
+  float* to = tile.to + c * out.to.channel;
+  if (out.accumulate)
+#pragma GCC unroll 8
+    for (int j = 0; j < TW; ++j) acc[j] += load(to + j * S * kLanes);
+  if (tile.shortcut)
+#pragma GCC unroll 8
+    for (int j = 0; j < TW; ++j) acc[j] += load(tile.shortcut + c * out.shortcut.channel + j * kLanes);
+  if (out.relu)
+#pragma GCC unroll 8
+    for (int j = 0; j < TW; ++j) acc[j] = where_positive(x[j], acc[j]);
+#pragma GCC unroll 8
+  for (int j = 0; j < TW; ++j) store(to + j * S * kLanes, acc[j]);
+  if (!tile.z) return;
+  const Vec mean = broadcast(out.mean[c]);
+#pragma GCC unroll 8
+  for (int first = 0; first < TW; first += kUnit) {
+    Vec sum{}, product{};
+#pragma GCC unroll 8
+    for (int j = first; j < std::min(TW, first + kUnit); ++j) {
+      sum += acc[j];
+      product += acc[j] * (load(tile.z + c * out.z.channel + j * S * kLanes) - mean);
+    }
+    sums.add(c, sum, product);
+  }
+}
+
+// Both gradients: one vector of sums a weight.
+struct Fused {
+  float* weight_sums;
+
+  template <int TW, int S, bool Remake, bool Gradient, class X>
+  SPARSEOPT_INLINE void run(const BackwardLayer& layer, const BackwardTile<X>& tile, BlockSums& sums) const {
+    const Pattern& w = layer.weights;
+    for (int c = 0; c < layer.input.from.channels; ++c) {
+      // z to make the input from has no border, and comes by itself: measured.
+      if constexpr (!Remake) ask_for<TW * S * kLanes>(tile.x + c * layer.input.from.channel + layer.input.from.row);
+      Vec x[TW], acc[TW]{};
+      load_input<TW, S, Remake>(layer, tile, c, x);
+      for (int k = tile.start[c]; k < tile.start[c + 1]; ++k) {
+        const Vec weight = broadcast(w.value[k]);
+        const float* p = tile.dz + w.offset[k];
+        pin(p);
+        float* s = weight_sums + int64_t(k) * kLanes;
+        Vec total = load(s);
+#pragma GCC unroll 8
+        for (int first = 0; first < TW; first += kUnit) {
+          Vec even{}, odd{};
+#pragma GCC unroll 8
+          for (int j = first; j < std::min(TW, first + kUnit); ++j) {
+            const Vec d = held(load(p + j * kLanes));
+            if constexpr (Gradient) acc[j] += weight * d;
+            (j % 2 ? odd : even) += x[j] * d;
+          }
+          total += even + odd;
+        }
+        store(s, total);
+      }
+      if constexpr (Gradient) leave<TW, S>(layer.gradient, tile, c, x, acc, sums);
+    }
+  }
+};
+
+// The input's gradient alone, where all weights are active: the lists of all input channels of a parity class are the same, and each
+// vector read feeds several of them. The weights' gradient has a tile of its own (`conv_dense.h`).
+struct OfInput {
+  template <int TW, int S, bool Remake, bool Gradient, class X>
+  SPARSEOPT_INLINE void run(const BackwardLayer& layer, const BackwardTile<X>& tile, BlockSums& sums) const {
+    const Pattern lists{tile.start, layer.weights.offset, layer.weights.value, layer.weights.size};
+    const auto read = [](const float* p, int j) SPARSEOPT_LAMBDA { return load(p + j * kLanes); };
+    const auto start = [](int) SPARSEOPT_LAMBDA { return 0.f; };
+    const auto finish = [&](int c, Vec(&acc)[1][TW]) SPARSEOPT_LAMBDA {
+      Vec x[TW]{};
+      if (layer.gradient.relu) load_input<TW, S, Remake>(layer, tile, c, x);
+      leave<TW, S>(layer.gradient, tile, c, x, acc[0], sums);
+    };
+    convolve_tile<kDenseChannels, 1, TW, false>(lists, 0, layer.input.from.channels, tile.dz, 0, read, start, finish);
+  }
+};
+
 // Columns [q, end) of one parity class of input row h.
-template <int TW, int S, bool Remake, bool Gradient, class X>
-void backward_columns(const BackwardLayer& layer, const View& dz, int64_t b, int h, int parity, int q, int end,
-                      float* weight_sums, BlockSums& sums) {
+template <int TW, int S, bool Remake, bool Gradient, class X, class Way>
+void backward_columns(const BackwardLayer& layer, const View& dz, int64_t b, int h, int parity, int q, int end, const Way& way,
+                      BlockSums& sums) {
   const InputGradient& out = layer.gradient;
   const int q_row = h / S, class_index = h % S * S + parity;
   const bool shortcut = out.shortcut.origin && class_index == 0;
@@ -165,11 +195,19 @@ void backward_columns(const BackwardLayer& layer, const View& dz, int64_t b, int
       if (shortcut) tile.shortcut = out.shortcut.at(b, q_row, out.shortcut_offset, q);
       if (out.z.origin) tile.z = out.z.of<X>(b, h, 0, w);
     }
-    backward_tile<TW, S, Remake, Gradient>(layer, tile, weight_sums, sums);
+    way.template run<TW, S, Remake, Gradient>(layer, tile, sums);
   }
   if constexpr (TW > 1) {
-    if (q < end) backward_columns<TW / 2, S, Remake, Gradient, X>(layer, dz, b, h, parity, q, end, weight_sums, sums);
+    if (q < end) backward_columns<TW / 2, S, Remake, Gradient, X>(layer, dz, b, h, parity, q, end, way, sums);
   }
+}
+
+// Input row h of a block.
+template <int S, int Columns, bool Remake, bool Gradient, class X, class Way>
+void backward_row(const BackwardLayer& layer, const View& dz, int64_t b, int h, const Way& way, BlockSums& sums) {
+  for (int parity = 0; parity < S; ++parity)
+    backward_columns<Columns, S, Remake, Gradient, X>(layer, dz, b, h, parity, 0, (layer.input.from.width - parity + S - 1) / S, way,
+                                                      sums);
 }
 
 template <int S, int Columns, bool Remake, bool Gradient, class X>
@@ -180,9 +218,7 @@ void backward_rows(const BackwardLayer& layer, const OutputGradient& output, con
   for (int h = 0; h < x.height; ++h) {
     const int needed = std::min(dz.height, h / S + layer.reach);
     if (needed > made) output.make_rows(b, dz, made, needed, valid), made = needed;
-    for (int parity = 0; parity < S; ++parity)
-      backward_columns<Columns, S, Remake, Gradient, X>(layer, dz, b, h, parity, 0, (x.width - parity + S - 1) / S, weight_sums,
-                                                        sums);
+    backward_row<S, Columns, Remake, Gradient, X>(layer, dz, b, h, Fused{weight_sums}, sums);
   }
 }
 

@@ -10,12 +10,14 @@
 namespace sparseopt {
 
 // The tiles there are; which is fastest is measured at the first step (`conv/tiles.py`). Sums are those of two rows by four columns in
-// single precision, whatever the tile: so all give the same bits.
+// single precision, whatever the tile: so all give the same bits. A layer whose weights are all active always has the tile of its own,
+// and sums of one row.
 struct ForwardTile {
-  int rows;
+  int outputs, rows;
   bool pairs;
 };
-constexpr ForwardTile kForwardTiles[] = {{2, false}, {2, true}, {4, true}};
+constexpr ForwardTile kForwardTiles[] = {{1, 2, false}, {1, 2, true}, {1, 4, true}};
+constexpr ForwardTile kDenseTile{kDenseChannels, 1, false};
 constexpr int kForwardTileCount = kRegisters >= 32 ? 3 : 2;  // four rows take more than 16 registers
 constexpr int kForwardColumns = 4;
 
@@ -26,15 +28,20 @@ struct ForwardLayer {
   int reach;  // output row h reads input rows below h * stride + reach
   const float* shift;  // one a channel
   int tile = 0;
+  bool dense = false;  // all weights are active
 };
 
-// Z: what z is kept as.
-template <int TH, int TW, int S, bool Pairs, class Z>
-SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, int64_t x_row, Z* z, BlockSums* sums) {
+// first: where the tile begins in x. Z: what z is kept as.
+template <ForwardTile T, int TH, int TW, int S, class Z>
+SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const View& x, const float* first, Z* z, BlockSums* sums) {
   const auto read = [](const float* p, int j) SPARSEOPT_LAMBDA { return load(p + j * S * kLanes); };
   const auto start = [&](int o) SPARSEOPT_LAMBDA { return -layer.shift[o]; };
   const auto finish = [&](int o, Vec(&acc)[TH][TW]) SPARSEOPT_LAMBDA {
     Z* out = z + o * layer.z.channel;
+    if constexpr (T.outputs > 1)  // computing is fast enough here to wait for the input, too
+      for (int c = o; c < x.channels; c += layer.z.channels)
+#pragma GCC unroll 8
+        for (int i = 0; i < S; ++i) ask_for<TW * S * kLanes>(first + c * x.channel + (layer.reach + i) * x.row);
 #pragma GCC unroll 8
     for (int i = 0; i < TH; ++i) ask_for<TW * kLanes>(out + (TH + i) * layer.z.row);
 #pragma GCC unroll 8
@@ -52,21 +59,21 @@ SPARSEOPT_INLINE void forward_tile(const ForwardLayer& layer, const float* x, in
       if (sums) sums->add(o, sum, square);
     }
   };
-  convolve_tile<TH, TW, Pairs>(layer.weights, 0, layer.z.channels, x, S * x_row, read, start, finish);
+  convolve_tile<T.outputs, TH, TW, T.pairs>(layer.weights, 0, layer.z.channels, first, S * x.row, read, start, finish);
 }
 
 // Columns [w, end) of TH output rows: full tiles, then narrower ones.
-template <int TH, int TW, int S, bool Pairs, class Z>
+template <ForwardTile T, int TH, int TW, int S, class Z>
 void forward_columns(const ForwardLayer& layer, const View& x, int64_t xb, int64_t b, int h, int w, int end, BlockSums* sums) {
   for (; w + TW <= end; w += TW)
-    forward_tile<TH, TW, S, Pairs>(layer, x.at(xb, int64_t(h) * S, 0, int64_t(w) * S), x.row, layer.z.of<Z>(b, h, 0, w), sums);
+    forward_tile<T, TH, TW, S>(layer, x, x.at(xb, int64_t(h) * S, 0, int64_t(w) * S), layer.z.of<Z>(b, h, 0, w), sums);
   if constexpr (TW > 1) {
-    if (w < end) forward_columns<TH, TW / 2, S, Pairs, Z>(layer, x, xb, b, h, w, end, sums);
+    if (w < end) forward_columns<T, TH, TW / 2, S, Z>(layer, x, xb, b, h, w, end, sums);
   }
 }
 
 // One block: input rows are made just ahead of the output rows that read them. `source` is null when x is complete.
-template <int S, int Rows, bool Pairs, class Z>
+template <ForwardTile T, int S, class Z>
 void forward_rows(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b, BlockSums* sums) {
   int made = source ? 0 : x.height;
   const auto make_until = [&](int h) {
@@ -74,18 +81,18 @@ void forward_rows(const ForwardLayer& layer, const Activation* source, const Vie
     if (needed > made) source->make_rows(b, x, xb, made, needed), made = needed;
   };
   int h = 0;
-  for (; h + Rows <= layer.z.height; h += Rows) {
-    make_until(h + Rows - 1);
-    forward_columns<Rows, kForwardColumns, S, Pairs, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
+  for (; h + T.rows <= layer.z.height; h += T.rows) {
+    make_until(h + T.rows - 1);
+    forward_columns<T, T.rows, kForwardColumns, S, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
   }
-  if constexpr (Rows > 2)
+  if constexpr (T.rows > 2)
     for (; h + 2 <= layer.z.height; h += 2) {
       make_until(h + 1);
-      forward_columns<2, kForwardColumns, S, Pairs, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
+      forward_columns<T, 2, kForwardColumns, S, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
     }
   for (; h < layer.z.height; ++h) {
     make_until(h);
-    forward_columns<1, kForwardColumns, S, Pairs, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
+    forward_columns<T, 1, kForwardColumns, S, Z>(layer, x, xb, b, h, 0, layer.z.width, sums);
   }
   // Rows no output reads are still the activation's: a shortcut or the backward pass may want them.
   if (made < x.height) source->make_rows(b, x, xb, made, x.height);
@@ -94,8 +101,9 @@ void forward_rows(const ForwardLayer& layer, const Activation* source, const Vie
 template <int S, class Z, int N = 0>
 void forward_block(const ForwardLayer& layer, const Activation* source, const View& x, int64_t xb, int64_t b, BlockSums* sums) {
   if constexpr (N < kForwardTileCount) {
+    if (layer.dense) return forward_rows<kDenseTile, S, Z>(layer, source, x, xb, b, sums);
     if (layer.tile != N) return forward_block<S, Z, N + 1>(layer, source, x, xb, b, sums);
-    forward_rows<S, kForwardTiles[N].rows, kForwardTiles[N].pairs, Z>(layer, source, x, xb, b, sums);
+    forward_rows<kForwardTiles[N], S, Z>(layer, source, x, xb, b, sums);
   }
 }
 
@@ -121,7 +129,7 @@ void estimate_shift(ForwardLayer layer, const Activation* source, const View& x,
   View row = x;
   row.origin = x.at(0, int64_t(h) * S, 0, 0);
   BlockSums sums(channels);
-  forward_columns<1, kForwardColumns, S, false, float>(layer, row, 0, 0, 0, 0, width, &sums);
+  forward_columns<kForwardTiles[0], 1, kForwardColumns, S, float>(layer, row, 0, 0, 0, 0, width, &sums);
   std::vector<double> totals(size_t(channels) * 2, 0.0);
   sums.end_block(valid, totals.data());
   for (int c = 0; c < channels; ++c) {

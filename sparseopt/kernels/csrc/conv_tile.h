@@ -1,46 +1,63 @@
 // The heart of every forward convolution: a tile of TH x TW output vectors stays in registers while all active weights of one
-// output channel pass by; each weight costs one broadcast and TH * TW fused multiply-adds straight from memory.
+// output channel pass by; each weight costs one broadcast and TH * TW fused multiply-adds straight from memory. Where all weights are
+// active, the lists of all channels are the same, and the tile is one of O channels: each vector read feeds all of them.
 //
-// What differs between training and inference is passed in: how vector j of a row is read, what an accumulator of channel o
-// starts from, and what happens to the finished tile.
+// What differs is passed in: how vector j of a row is read, what an accumulator of channel o starts from, and what happens to the
+// finished tile of a channel.
 #pragma once
 #include "pattern.h"
 #include "vec.h"
 
 namespace sparseopt {
 
+// Channels of a tile where all weights are active: with four columns, three fill 16 registers.
+constexpr int kDenseChannels = kRegisters >= 32 ? 4 : 3;
+
 // Pairs: two weights before the loop asks whether there are more.
-template <int TH, int TW, bool Pairs, class Read, class Start, class Finish>
+template <int O, int TH, int TW, bool Pairs, class Read, class Start, class Finish>
 SPARSEOPT_INLINE void convolve_tile(const Pattern& w, int first_channel, int last_channel, const float* x, int64_t row, Read read,
                                     Start start, Finish finish) {
-  for (int o = first_channel; o < last_channel; ++o) {
-    Vec acc[TH][TW];
-    const Vec begin = broadcast(start(o));
+  int o = first_channel;
+  for (; o + O <= last_channel; o += O) {
+    Vec acc[O][TH][TW];
 #pragma GCC unroll 8
-    for (int i = 0; i < TH; ++i)
+    for (int n = 0; n < O; ++n)
 #pragma GCC unroll 8
-      for (int j = 0; j < TW; ++j) acc[i][j] = begin;
+      for (int i = 0; i < TH; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < TW; ++j) acc[n][i][j] = broadcast(start(o + n));
+    const int count = w.start[o + 1] - w.start[o];
+    const int* offset = w.offset + w.start[O > 1 ? first_channel : o];
+    const float* value = w.value + w.start[o];
     const auto add = [&](int k) SPARSEOPT_LAMBDA {
-      const Vec weight = broadcast(w.value[k]);
-      const float* p = x + w.offset[k];
+      Vec weight[O];
+#pragma GCC unroll 8
+      for (int n = 0; n < O; ++n) weight[n] = broadcast(value[n * int64_t(count) + k]);
+      const float* p = x + offset[k];
 #pragma GCC unroll 8
       for (int i = 0; i < TH; ++i) {
         pin(p);
 #pragma GCC unroll 8
-        for (int j = 0; j < TW; ++j) acc[i][j] += weight * read(p, j);
+        for (int j = 0; j < TW; ++j) {
+          const Vec v = O > 1 ? held(read(p, j)) : read(p, j);
+#pragma GCC unroll 8
+          for (int n = 0; n < O; ++n) acc[n][i][j] += weight[n] * v;
+        }
         p += row;
       }
     };
-    const int last = w.start[o + 1];
-    int k = w.start[o];
+    int k = 0;
     if constexpr (Pairs) {
-      if ((last - k) % 2) add(k++);
-      for (; k < last; k += 2) add(k), add(k + 1);
+      if (count % 2) add(k++);
+      for (; k < count; k += 2) add(k), add(k + 1);
     } else {
-      for (; k < last; ++k) add(k);
+      for (; k < count; ++k) add(k);
     }
-    finish(o, acc);
+#pragma GCC unroll 8
+    for (int n = 0; n < O; ++n) finish(o + n, acc[n]);
   }
+  if constexpr (O > 1)
+    if (o < last_channel) convolve_tile<O - 1, TH, TW, Pairs>(w, o, last_channel, x, row, read, start, finish);
 }
 
 }  // namespace sparseopt

@@ -125,13 +125,14 @@ SPARSEOPT_EXPORT int64_t sparseopt_training_tiles(int64_t backward) { return bac
 
 SPARSEOPT_EXPORT void sparseopt_use(const OpenMP* runtime) { openmp = *runtime; }
 
-// x: the input's rows, complete if there is no source to make them from. Without `keep` it only gives their shape.
+// x: the input's rows, complete if there is no source to make them from. Without `keep` it only gives their shape. dense: all weights
+// are active, and `tile` says nothing.
 SPARSEOPT_EXPORT const char* sparseopt_conv_forward(int64_t threads, const Image* x, int64_t keep, const Source* source,
                                                     const Pattern* weights, int64_t stride, int64_t reach, int64_t samples,
-                                                    const Image* out, float* shift, double* sums, int64_t tile) {
+                                                    const Image* out, float* shift, double* sums, int64_t tile, int64_t dense) {
   return guarded(threads, [&] {
     const Activation made = source ? activation(*source) : Activation{};
-    const ForwardLayer layer{*weights, view(*out), int(stride), int(reach), nullptr, int(tile)};
+    const ForwardLayer layer{*weights, view(*out), int(stride), int(reach), nullptr, int(tile), dense != 0};
     conv_forward(layer, source ? &made : nullptr, view(*x), !keep, samples, shift, sums);
   });
 }
@@ -140,9 +141,11 @@ SPARSEOPT_EXPORT const char* sparseopt_make_activation(int64_t threads, const So
   return guarded(threads, [&] { make_activation(activation(*source), view(*x)); });
 }
 
+// dense: the kernel of a layer whose weights are all active, which says that they are; `tile` says nothing then.
 SPARSEOPT_EXPORT const char* sparseopt_conv_backward(int64_t threads, const Backward* pass, const Pattern* weights,
                                                      const int* order, int64_t stride, int64_t reach, int64_t dz_border,
-                                                     int64_t samples, float* weight_gradient, double* sums, int64_t tile) {
+                                                     int64_t samples, float* weight_gradient, double* sums, int64_t tile,
+                                                     const Window* dense) {
   return guarded(threads, [&] {
     const BackwardLayer layer{ordered(*weights, order),
                               int(stride),
@@ -152,16 +155,17 @@ SPARSEOPT_EXPORT const char* sparseopt_conv_backward(int64_t threads, const Back
                               {optional_view(pass->to), pass->accumulate != 0, optional_view(pass->shortcut), int(pass->shortcut_offset),
                                pass->mask != 0, optional_view(pass->input_z), pass->input_z_norm},
                               int(tile)};
-    conv_backward(layer, pass->read.of_output(), samples, order, weight_gradient, sums);
+    if (dense) conv_dense_backward(layer, *dense, pass->read.of_output(), samples, weight_gradient, sums);
+    else conv_backward(layer, pass->read.of_output(), samples, order, weight_gradient, sums);
   });
 }
 
-SPARSEOPT_EXPORT const char* sparseopt_conv_dense_gradient(int64_t threads, const Gradients* read, int64_t stride, int64_t rows,
-                                                           int64_t columns, int64_t padding_rows, int64_t padding_columns,
-                                                           int64_t samples, float* gradient) {
+SPARSEOPT_EXPORT const char* sparseopt_conv_dense_gradient(int64_t threads, const Gradients* read, int64_t stride,
+                                                           const Window* window, int64_t samples, float* gradient) {
   return guarded(threads, [&] {
-    const DenseLayer layer{read->of_input(), int(stride), int(rows), int(columns), int(padding_rows), int(padding_columns)};
-    conv_dense_gradient(layer, read->of_output(), samples, gradient);
+    const int all_rows = int(read->g.height);
+    const BackwardLayer layer{{}, int(stride), all_rows, 0, read->of_input(), {}};
+    conv_dense_backward(layer, *window, read->of_output(), samples, gradient, nullptr);
   });
 }
 

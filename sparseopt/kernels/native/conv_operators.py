@@ -1,11 +1,22 @@
 """The kernels of convolutions, on activations in the lane layout (`csrc/layout.h`)."""
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from sparseopt.kernels.native.arguments import DOUBLE, FLOAT, SHORT, address, optional, require
 from sparseopt.kernels.native.interface import NONE, Image, words
 from sparseopt.kernels.native.loaded import Loaded, flat, pattern_words
 from sparseopt.kernels.native.tape import call
+
+
+class Window(NamedTuple):
+    """Of a convolution."""
+
+    rows: int
+    columns: int
+    padding_rows: int
+    padding_columns: int
 
 
 class ConvOperators(Loaded):
@@ -23,11 +34,13 @@ class ConvOperators(Loaded):
         self, x: Tensor, border: int, keep: bool, z: Tensor | None, norm: Tensor | None,
         shortcut: Tensor | None, shortcut_border: int, shortcut_norm: Tensor | None, shortcut_stride: int,
         shortcut_offset: int, relu: bool, values: Tensor, start: Tensor, offset: Tensor, stride: int, reach: int,
-        samples: int, out: Tensor, shift: Tensor, sums: Tensor | None, copy: Tensor | None = None, tile: int = 0,
+        samples: int, out: Tensor, shift: Tensor, sums: Tensor | None, copy: Tensor | None = None, dense: bool = False,
+        tile: int = 0,
     ) -> None:  # fmt: skip
         """x: the input's rows, complete without z to make them from. Without `keep` it only gives their shape.
 
-        What has been made is also written to `copy`, in half precision. Without a norm, z is such a copy.
+        What has been made is also written to `copy`, in half precision. Without a norm, z is such a copy. Of a `dense` layer all
+        weights are active, and the tile is always the same.
         """
         into, made = self._layout.image(x, border), self._layout.image(out, 0, half=True)
         source = None
@@ -42,11 +55,13 @@ class ConvOperators(Loaded):
         require(blocks == made.blocks == self._layout.blocks(samples), "the batch is another one")
         _check_rows(into, made, stride, reach)
         pattern = pattern_words(values, start, offset, made.channels)
+        whole = values.numel() % (made.channels * into.channels) == 0
+        require(whole or not dense, "a dense layer without some of its weights")
         sums_at = optional(sums, DOUBLE, 2, made.channels)
         call(
             self._library.sparseopt_conv_forward,
             *(words(*into), keep, source, pattern, stride, reach, samples, words(*made)),
-            *(address(shift, FLOAT, made.channels), sums_at, self._tile(tile, backward=False)),
+            *(address(shift, FLOAT, made.channels), sums_at, self._tile(tile, backward=False), dense),
         )
 
     def _source(
@@ -86,8 +101,10 @@ class ConvOperators(Loaded):
         input_norm: Tensor | None, input_relu: bool, to: Tensor | None, to_border: int, accumulate: bool,
         shortcut: Tensor | None, shortcut_border: int, shortcut_offset: int, mask: bool, input_z: Tensor | None,
         input_z_norm: Tensor | None, values: Tensor, start: Tensor, offset: Tensor, order: Tensor, stride: int,
-        reach: int, dz_border: int, samples: int, weight_gradient: Tensor, sums: Tensor | None, tile: int = 0,
+        reach: int, dz_border: int, samples: int, weight_gradient: Tensor, sums: Tensor | None, dense: Window | None = None,
+        tile: int = 0,
     ) -> None:  # fmt: skip
+        """dense: of a layer whose weights are all active, for which there is one tile."""
         layout = self._layout
         gradients, read = self._gradients(
             *(g, g_border, z, coefficients, input, input_border, input_norm, input_relu, samples)
@@ -114,11 +131,17 @@ class ConvOperators(Loaded):
         )
         require(input_z is None or input_z_norm is not None, "the sums over z need its mean")
         pattern = pattern_words(values, start, offset, stride * stride * channels)
+        if dense is not None:
+            require(
+                weights == z.shape[2] * channels * dense.rows * dense.columns,
+                "a dense layer without some of its weights",
+            )
+            _check_window(read, z, stride, dense)
         call(
             self._library.sparseopt_conv_backward,
             *(passed, pattern, address(order, SHORT, weights), stride, reach, dz_border, samples),
             *(flat(weight_gradient, weights), optional(sums, DOUBLE, 2, channels)),
-            self._tile(tile, backward=True),
+            *(self._tile(tile, backward=True), None if dense is None else words(*dense)),
         )
 
     def conv_dense_gradient(
@@ -129,16 +152,13 @@ class ConvOperators(Loaded):
         gradients, read = self._gradients(
             *(g, g_border, z, coefficients, input, input_border, input_norm, input_relu, samples)
         )
-        outputs, inputs, *kernel = gradient.shape
+        outputs, inputs, rows, columns = gradient.shape
         require(outputs == z.shape[2] and inputs == read.channels, "a gradient of other channels")
-        require(stride > 0 and min(padding) >= 0, "a stride, and no padding below zero")
-        for size, made, window, pad in zip(
-            (read.height, read.width), z.shape[1:4:2], kernel, padding, strict=True
-        ):
-            require((made - 1) * stride + window <= size + 2 * pad, "a window beyond the image")
+        window = Window(rows, columns, *padding)
+        _check_window(read, z, stride, window)
         call(
             self._library.sparseopt_conv_dense_gradient,
-            *(gradients, stride, *kernel, *padding, samples, address(gradient, FLOAT)),
+            *(gradients, stride, words(*window), samples, address(gradient, FLOAT)),
         )
 
     def _gradients(
@@ -252,3 +272,11 @@ def _check_rows(read: Image, made: Image, stride: int, reach: int) -> None:
     """Output row h reads rows below h * stride + reach."""
     require(stride in (1, 2), "stride 1 or 2")
     require((made.height - 1) * stride + reach <= read.height + read.border, "rows beyond the image")
+
+
+def _check_window(read: Image, z: Tensor, stride: int, window: Window) -> None:
+    """The output reads nothing beyond the padding."""
+    require(stride > 0 and min(window[2:]) >= 0, "a stride, and no padding below zero")
+    sizes, made = (read.height, read.width), z.shape[1:4:2]
+    for size, last, kernel, pad in zip(sizes, made, window[:2], window[2:], strict=True):
+        require((last - 1) * stride + kernel <= size + 2 * pad, "a window beyond the image")

@@ -127,14 +127,14 @@ class FrozenLinear(Structure):
 FUNCTIONS = {
     "conv_forward": (
         *(Words, Integer, Words, Words, Integer, Integer, Integer),
-        *(Words, Address, Address, Integer),
+        *(Words, Address, Address, Integer, Integer),
     ),
     "make_activation": (Words, Words),
     "conv_backward": (
         *(Words, Words, Address, Integer, Integer, Integer, Integer),
-        *(Address, Address, Integer),
+        *(Address, Address, Integer, Words),
     ),
-    "conv_dense_gradient": (Words, *[Integer] * 6, Address),
+    "conv_dense_gradient": (Words, Integer, Words, Integer, Address),
     "batch_norm_forward": (
         *(Integer, Integer, Address, Address, Address, Address, Real),
         *(Address, Address, Real, Address, Address),

@@ -35,9 +35,12 @@ class Net(nn.Module):
         return self.fc(F.relu(self.head(x.mean((2, 3)))))
 
 
-for channels, stride, size, batch in ((5, 1, 7, 3), (4, 2, 9, 1), (6, 2, 8, 17), (3, 1, 20, 2)):
+for channels, stride, size, batch, dense in (
+    (5, 1, 7, 3, None), (4, 2, 9, 1, None), (6, 2, 8, 17, None), (3, 1, 20, 2, None),
+    (7, 2, 9, 3, "[ab].weight"), (4, 1, 5, 9, "[ab].weight"),
+):
     model = Net(channels, stride, size)
-    topology = so.sparsify(model, 0.6)
+    topology = so.sparsify(model, 0.6, exclude=dense)
     so.accelerate(model, topology, break_even=0.0)
     assert "forward" in model.__dict__
     x = torch.randn(batch, 3, size, size + 1, requires_grad=True)

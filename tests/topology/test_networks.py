@@ -2,11 +2,13 @@
 
 import copy
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 
 import sparseopt as so
@@ -283,6 +285,96 @@ def test_layers_before_batch_norm_are_found_by_declaration_and_by_trace() -> Non
     assert lists.calls == 0, "the model itself is not run"
     assert batch_normed(Branching()) == set(), "neither declared nor traceable: not corrected"
     assert batch_normed(nn.TransformerEncoderLayer(8, 2, 16)) == set()
+
+
+Wiring = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+class Wired(nn.Module):
+    """Two convolutions and a BatchNorm of the width given, joined as a function says."""
+
+    def __init__(self, wiring: Wiring, features: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.wiring = wiring
+        self.a, self.b = nn.Conv2d(3, 4, 3, padding=1, bias=bias), nn.Conv2d(3, 4, 3, padding=1, bias=bias)
+        self.bn = nn.BatchNorm2d(features)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.wiring(self, x)
+
+
+WIRINGS: dict[str, tuple[Wiring, int, bool, set[str]]] = {
+    "concatenated": (lambda m, x: m.bn(torch.cat([m.a(x), m.b(x)], 1)), 8, True, {"a.weight", "b.weight"}),
+    "concatenated along the batch": (lambda m, x: m.bn(torch.cat([m.a(x), m.b(x)])), 4, True, set()),
+    "pooled": (lambda m, x: m.bn(m.pool(m.a(x))) + F.avg_pool2d(m.b(x), 3, 2, 1), 4, True, {"a.weight"}),
+    "averaged": (lambda m, x: m.bn(F.adaptive_avg_pool2d(m.a(x), 2)) + m.b(x).mean(), 4, True, {"a.weight"}),
+    "rectified": (lambda m, x: m.bn(m.a(x).relu()) + m.b(x), 4, False, {"a.weight"}),
+    "rectified with a bias": (lambda m, x: m.bn(m.a(x).relu()) + m.b(x), 4, True, set()),
+    "summed": (lambda m, x: m.bn(m.a(x) + m.b(x)), 4, False, set()),
+    "normalised and added": (lambda m, x: beside(m, m.a(x)) + m.b(x), 4, False, set()),
+    "declared before, used elsewhere": (lambda m, x: m.bn(m.a(x)) + m.b(x), 4, True, {"a.weight"}),
+    "in another order": (lambda m, x: m.bn(m.b(x).view(x.size(0), 4, 8, 8)) + m.a(x), 4, True, {"b.weight"}),
+}
+
+
+def beside(model: Wired, y: torch.Tensor) -> torch.Tensor:
+    return model.bn(y) + y
+
+
+def scale_matters(model: Wired, conv: nn.Conv2d) -> bool:
+    """Does the output change, but for a constant, if the weights of one neuron are five times as large?"""
+    x = torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    before = model(x)
+    conv.weight.data[1] *= 5
+    return not torch.allclose(model(x), before, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_a_layer_counts_where_batch_norm_takes_the_scale_of_its_neurons_away(name: str) -> None:
+    wiring, features, bias, expected = WIRINGS[name]
+    assert batch_normed(Wired(wiring, features, bias=bias)) == expected
+    for conv in ("a", "b"):
+        torch.manual_seed(0)
+        model = Wired(wiring, features, bias=bias).double()
+        assert scale_matters(model, getattr(model, conv)) == (f"{conv}.weight" not in expected)
+
+
+class OwnNorm(nn.BatchNorm2d):
+    """Python of its own, which torch.fx cannot follow."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        assert input.ndim == 4, f"expected 4 dimensions, got {input.ndim}"
+        return super().forward(input).relu()
+
+
+def test_of_a_network_that_cannot_be_traced_the_parts_are() -> None:
+    seen: list[Any] = []
+
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.other, self.bn = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1), OwnNorm(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.bn(self.conv(x)) + self.other(x)
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part, self.stem, self.bn = Part(), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.bn(self.stem(x))
+            return self.part(x if x.sum() > 0 else -x)
+
+    model = Whole()
+    for module in model.modules():
+        module.register_forward_hook(lambda *values: seen.append(values))
+    drawn = torch.get_rng_state()
+    assert batch_normed(model) == {"part.conv.weight", "stem.weight"}
+    assert not seen, "hooks are not called"
+    assert torch.equal(torch.get_rng_state(), drawn)
 
 
 def test_by_default_only_those_are_corrected(caplog: pytest.LogCaptureFixture) -> None:

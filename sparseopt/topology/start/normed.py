@@ -1,40 +1,55 @@
 """Whose output goes into BatchNorm? There a neuron's gradient grows as its fan-in falls, and there alone the correction is due.
 
-Nothing is run for it. Most networks declare a BatchNorm right after the layer it follows (`conv1`, `bn1`, or one after the
-other in a Sequential), with as many features as the layer has neurons. If that leaves a BatchNorm of the model unexplained, a
-copy of the model without its weights is traced by torch.fx, and the layers before each BatchNorm are read off the graph, with
-nothing but dropout, identity and changes of shape in between. Where the trace fails too, as with control flow that depends on
-values, what the declarations say stands.
+What matters is whether BatchNorm takes the scale of a neuron away: whether multiplying its weights by a > 0 changes nothing. So
+every path from the layer has to end in a BatchNorm, with nothing on it but what keeps channels apart and turns a y + c into
+a f(y) + c': changes of shape, dropout, pooling, concatenation along the channels. ReLU and its kin turn a y into a f(y), which
+is as good where the layer has no bias. A sum is not: what a neuron adds to a residual stream keeps its scale.
+
+Paths are read off the graph that torch.fx makes of a copy of the model without its weights; nothing is run. Of a module that
+it cannot follow, as with control flow that depends on values, the parts are followed each on its own, and of the layers that
+lie directly in it those count that are declared right before a BatchNorm of as many features (`conv1`, `bn1`).
 """
 
 import copy
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.nn.modules import pooling
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparseopt.topology.layers import Layer
 
 PASSES_ON = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.Flatten, nn.Unflatten)
-RESHAPES = {
-    *("flatten", "reshape", "view", "contiguous", "squeeze", "unsqueeze", "permute", "transpose", "dropout")
+POOLS = (pooling._AvgPoolNd, pooling._MaxPoolNd, pooling._AdaptiveAvgPoolNd, pooling._AdaptiveMaxPoolNd)
+HOMOGENEOUS = (nn.ReLU, nn.LeakyReLU, nn.PReLU)
+PASSING = {
+    *("flatten", "reshape", "view", "contiguous", "squeeze", "unsqueeze", "permute", "transpose", "dropout"),
+    *(
+        f"{adaptive}{kind}_pool{n}d"
+        for adaptive in ("", "adaptive_")
+        for kind in ("avg", "max")
+        for n in (1, 2, 3)
+    ),
 }
+HOMOGENEOUS_NAMES = {"relu", "relu_", "leaky_relu", "leaky_relu_", "prelu"}
+CONCATENATES = {"cat", "concat", "concatenate"}
+ASKS = {"size", "dim", "numel", "getattr"}  # about a tensor, and not for its values
 
 
 def batch_normed(model: nn.Module, layers: Mapping[str, Layer]) -> frozenset[str]:
     """Names of the layers whose output goes into a BatchNorm."""
-    norms = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
-    if not norms:
+    if not any(isinstance(module, _BatchNorm) for module in model.modules()):
         return frozenset()
     by_module = {_module_of(name): name for name in layers}
-    declared = {norm: before for before, norm in _declared(model, by_module, layers)}
-    if set(declared) != norms:
-        try:
-            return frozenset(_traced(model, by_module) | set(declared.values()))
-        except Exception:  # a model may do anything in forward, which fx need not be able to follow
-            pass
-    return frozenset(declared.values())
+    try:
+        skeleton = _skeleton(model)
+    except Exception:  # a module may hold anything, which need not be possible to copy
+        return frozenset(
+            name for path, each in model.named_modules() for name in _declared(each, path, by_module, layers)
+        )
+    with torch.random.fork_rng(devices=[]):  # forward may draw
+        return frozenset(_found(skeleton, "", by_module, layers))
 
 
 def _module_of(name: str) -> str:
@@ -44,45 +59,99 @@ def _module_of(name: str) -> str:
     )
 
 
-def _declared(
-    model: nn.Module, by_module: Mapping[str, str], layers: Mapping[str, Layer]
-) -> Iterator[tuple[str, str]]:
-    """(weight, BatchNorm) where the one is declared right before the other and they fit."""
-    for prefix, parent in model.named_modules():
-        before: str | None = None
-        for name, child in parent.named_children():
-            path = f"{prefix}.{name}" if prefix else name
-            if isinstance(child, _BatchNorm):
-                weight = by_module.get(before) if before is not None else None
-                if weight is not None and layers[weight].neurons == child.num_features:
-                    yield weight, path
-            if not isinstance(child, PASSES_ON):
-                before = path
-
-
-def _traced(model: nn.Module, by_module: Mapping[str, str]) -> set[str]:
-    memo = {id(tensor): tensor.detach().to("meta") for tensor in model.buffers()}
+def _skeleton(model: nn.Module) -> nn.Module:
+    """A copy without weights, and without hooks, which are the user's own to call."""
+    held = (each for module in model.modules() for each in vars(module).values() if isinstance(each, Tensor))
+    memo: dict[int, Tensor] = {id(tensor): tensor.detach().to("meta") for tensor in (*model.buffers(), *held)}
     memo |= {id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in model.parameters()}
     skeleton = copy.deepcopy(model, memo)
-    graph = fx.Tracer().trace(skeleton)
-    modules = dict(skeleton.named_modules())
-    return {
-        by_module[str(node.target)]
-        for node in graph.nodes
-        if node.op == "call_module" and str(node.target) in by_module and _reaches_norm(node, modules)
-    }
+    for module in skeleton.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    return skeleton
 
 
-def _reaches_norm(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    for user in node.users:
-        if user.op == "call_module":
-            module = modules[str(user.target)]
-            through = isinstance(module, PASSES_ON) and _reaches_norm(user, modules)
-            if through or isinstance(module, _BatchNorm):
-                return True
-        else:
-            name = user.target if user.op == "call_method" else getattr(user.target, "__name__", "")
-            through = name in RESHAPES and _reaches_norm(user, modules)
-            if through or user.target is torch.nn.functional.batch_norm:
-                return True
-    return False
+def _found(
+    module: nn.Module, path: str, by_module: Mapping[str, str], layers: Mapping[str, Layer]
+) -> Iterator[str]:
+    """The layers within a module: by its graph, or else by its parts and its declarations."""
+    if path in by_module or not any(isinstance(each, _BatchNorm) for each in module.modules()):
+        return
+    below = {each: name for name, each in module.named_modules(prefix=path)}
+    weights = {each: by_module[name] for each, name in below.items() if name in by_module}
+    try:
+        graph = _Tracer(weights).trace(module)
+    except Exception:  # a module may do anything in forward, which fx need not be able to follow
+        yield from _declared(module, path, by_module, layers)
+        for name, child in module.named_children():
+            yield from _found(child, f"{path}.{name}" if path else name, by_module, layers)
+        return
+    into = {biased: _into_norm(graph, module, biased) for biased in (True, False)}
+    calls: dict[nn.Module, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls.setdefault(module.get_submodule(str(node.target)), []).append(node)
+    for layer, nodes in calls.items():
+        if layer in weights and into[getattr(layer, "bias", True) is not None].issuperset(nodes):
+            yield weights[layer]
+
+
+def _declared(
+    parent: nn.Module, path: str, by_module: Mapping[str, str], layers: Mapping[str, Layer]
+) -> Iterator[str]:
+    """The layers that are declared right before a BatchNorm that fits."""
+    before = ""
+    for name, child in parent.named_children():
+        weight = by_module.get(before)
+        if isinstance(child, _BatchNorm) and weight and layers[weight].neurons == child.num_features:
+            yield weight
+        if not isinstance(child, PASSES_ON):
+            before = f"{path}.{name}" if path else name
+
+
+class _Tracer(fx.Tracer):
+    """Calls the layers and every BatchNorm as they are, also those whose Python is somebody's own."""
+
+    def __init__(self, weights: Mapping[nn.Module, str]) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        known = m in self.weights or isinstance(m, _BatchNorm)
+        return known or super().is_leaf_module(m, module_qualified_name)
+
+
+def _into_norm(graph: fx.Graph, root: nn.Module, biased: bool) -> set[fx.Node]:
+    """The nodes from which every path leads into a BatchNorm that takes a neuron's scale away."""
+    into: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        users = [user for user in node.users if _called(user) not in ASKS]
+        if users and all(
+            _is_norm(user, root) or (user in into and _passes(user, root, biased)) for user in users
+        ):
+            into.add(node)
+    return into
+
+
+def _is_norm(node: fx.Node, root: nn.Module) -> bool:
+    if node.op == "call_module":
+        return isinstance(root.get_submodule(str(node.target)), _BatchNorm)
+    return node.target is torch.nn.functional.batch_norm
+
+
+def _passes(node: fx.Node, root: nn.Module, biased: bool) -> bool:
+    if node.op == "call_module":
+        module = root.get_submodule(str(node.target))
+        return isinstance(module, (*PASSES_ON, *POOLS)) or (not biased and isinstance(module, HOMOGENEOUS))
+    name = _called(node)
+    if name in CONCATENATES:
+        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis"))
+        return isinstance(dim, int) and dim == 1
+    return name in PASSING or (not biased and name in HOMOGENEOUS_NAMES)
+
+
+def _called(node: fx.Node) -> str:
+    """The name of the function or method that a node calls."""
+    if node.op == "call_method":
+        return str(node.target)
+    return getattr(node.target, "__name__", "") if node.op == "call_function" else ""

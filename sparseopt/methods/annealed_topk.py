@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sparseopt.methods.view import Count, LayerView, Memory, Views
 from sparseopt.methods.weights import TopMethod
-from sparseopt.topology.densities import check_sparsity
+from sparseopt.topology.densities import check_sparsity, share_out
 from sparseopt.topology.layers import Layer
 from sparseopt.topology.nm import rank_in_group
 from sparseopt.topology.selection import take_highest
@@ -77,8 +77,13 @@ class AnnealedTopK(TopMethod):
         return (2 * (sparse + (1 - sparse) * share) + 1) / 3
 
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
-        density = self.density_at(step)
-        return {name: Count(0, max(round(density * view.mask.numel()), 1)) for name, view in views.items()}
+        """In all exactly what the density asks for, shared out evenly; every layer has one weight in any case."""
+        density, sizes = self.density_at(step), {name: view.mask.numel() for name, view in views.items()}
+        total = max(round(density * sum(sizes.values())), len(sizes))
+        room = {name: size - 1 for name, size in sizes.items()}
+        targets = {name: max(density * size - 1, 0.0) for name, size in sizes.items()}
+        beyond = share_out(targets, room, total - len(sizes))
+        return {name: Count(0, 1 + count) for name, count in beyond.items()}
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
         layer, size = view.layer or Layer("", tuple(view.mask.shape)), view.weight.abs()

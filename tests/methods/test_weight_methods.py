@@ -9,7 +9,7 @@ from by_hand import chosen, step_with, tensor, trained, views
 from torch import Tensor, nn
 
 import sparseopt as so
-from sparseopt.methods import LayerView
+from sparseopt.methods import LayerView, Memory
 
 # DeepR
 
@@ -172,6 +172,20 @@ def test_annealed_topk_by_hand() -> None:
     assert weights[1] == [4, 3, 0, 2.5]
     assert weights[3] == [4, 3, 0, 0]
     assert weights[4] == [4, 0, 9, 0], "a weight that was zero learns, and one step may bring it in"
+
+
+def test_annealed_topk_has_exactly_the_weights_asked_for_at_every_step() -> None:
+    """Layers of 25: rounded one by one they would have 14 weights of 175 at the end, and not 17."""
+    method = so.AnnealedTopK(total_steps=20, sparsity=0.9, until=0.5)
+    layers = views({name: torch.randn(5, 5) for name in "abcdefg"})
+    for step in range(21):
+        density = 1 - 0.9 * min(step / 10, 1)
+        counts = [count.active for count in method.counts(layers, step, Memory()).values()]
+        assert sum(counts) == round(density * 175)
+        assert max(counts) - min(counts) <= 1
+    layers = views({"large": torch.randn(20, 20), "small": torch.randn(1, 2), "one": torch.randn(1, 1)})
+    counts = {name: count.active for name, count in method.counts(layers, 20, Memory()).items()}
+    assert counts == {"large": 38, "small": 1, "one": 1}, "40 of 403, and no layer empty"
 
 
 def test_annealed_topk_leaves_every_neuron_its_largest_inputs() -> None:

@@ -15,6 +15,7 @@ alike.
 [(10, 'sparse'), (30, 'dense'), (50, 'sparse')]
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -84,12 +85,14 @@ class ACDC(Method):
     def cost_at(self, step: int, sparse: float) -> float:
         return sparse if self.compressed(step) else 1.0
 
+    def final_counts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        return {} if self.scope == "global" else active_counts(shapes, self.sparsity, self.distribution)
+
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
         if not self.compressed(step):
             return {name: Count(view.active(), view.mask.numel()) for name, view in views.items()}
         if self.scope == "global":
             kept = largest_of_active(views, 1 - self.sparsity)
         else:
-            shapes = {name: tuple(view.mask.shape) for name, view in views.items()}
-            kept = active_counts(shapes, self.sparsity, self.distribution)
+            kept = self.final_counts({name: tuple(view.mask.shape) for name, view in views.items()})
         return {name: Count(count, count) for name, count in kept.items()}

@@ -77,13 +77,14 @@ class AnnealedTopK(TopMethod):
         return (2 * (sparse + (1 - sparse) * share) + 1) / 3
 
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
-        """In all exactly what the density asks for, shared out evenly; every layer has one weight in any case."""
+        """In all exactly what the density asks for, shared out evenly; what a layer cannot do without, it has in any case."""
         density, sizes = self.density_at(step), {name: view.mask.numel() for name, view in views.items()}
-        total = max(round(density * sum(sizes.values())), len(sizes))
-        room = {name: size - 1 for name, size in sizes.items()}
-        targets = {name: max(density * size - 1, 0.0) for name, size in sizes.items()}
-        beyond = share_out(targets, room, total - len(sizes))
-        return {name: Count(0, 1 + count) for name, count in beyond.items()}
+        least = {name: view.least() for name, view in views.items()}
+        total = max(round(density * sum(sizes.values())), sum(least.values()))
+        room = {name: size - least[name] for name, size in sizes.items()}
+        targets = {name: max(density * size - least[name], 0.0) for name, size in sizes.items()}
+        beyond = share_out(targets, room, total - sum(least.values()))
+        return {name: Count(0, least[name] + count) for name, count in beyond.items()}
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
         layer, size = view.layer or Layer("", tuple(view.mask.shape)), view.weight.abs()

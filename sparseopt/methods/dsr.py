@@ -5,9 +5,9 @@ aimed at (`drop_fraction` of the network's active weights), H doubles for the ne
 it halves. As many weights as went are grown at random, shared among the layers in proportion to what each has kept. The total
 stays exact.
 
-H is remembered with the optimizer's state. A layer keeps at least its largest weight, which the paper leaves open. As in the
-authors' code H begins at 0.001 and updates go on to the end of the training; there the steps between them grow by a table of
-epochs, here they stay `every`.
+H is remembered with the optimizer's state. A layer keeps at least its largest weight (under weight_norm, one for each norm),
+which the paper leaves open. As in the authors' code H begins at 0.001 and updates go on to the end of the training; there the
+steps between them grow by a table of epochs, here they stay `every`.
 
 >>> import sparseopt as so
 >>> so.DSR(total_steps=1000).drop_fraction
@@ -62,7 +62,7 @@ class DSR(SET):
         if step == 0:
             return {name: Count(count, count) for name, count in active.items()}
         kept = {
-            name: max(int((view.mask & (view.weight.abs() >= threshold)).sum()), min(active[name], 1))
+            name: max(int((view.mask & (view.weight.abs() >= threshold)).sum()), view.least())
             for name, view in views.items()
         }
         dropped = sum(active.values()) - sum(kept.values())

@@ -126,8 +126,7 @@ class GMP(Method):
         return {name: min(view.active(), wanted[name]) for name, view in views.items()}
 
     def final_counts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-        """How many active weights each layer ends with, where each has its own number."""
-        return active_counts(shapes, self.sparsity, self.distribution)
+        return {} if self.scope == "global" else active_counts(shapes, self.sparsity, self.distribution)
 
     def _pruned_by(self) -> float:
         return self.end
@@ -137,4 +136,5 @@ def largest_of_active(views: Views, density: float) -> dict[str, int]:
     """How many of the largest active weights of the network lie in each layer, where so many in all are kept."""
     active = sum(view.active() for view in views.values())
     total = min(round(density * sum(view.mask.numel() for view in views.values())), active)
-    return globally_largest({name: view.weight[view.mask] for name, view in views.items()}, total)
+    weights = {name: view.weight[view.mask] for name, view in views.items()}
+    return globally_largest(weights, total, {name: view.least() for name, view in views.items()})

@@ -6,6 +6,7 @@ under which layers gain or lose weights says so in `counts`.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -65,6 +66,10 @@ class Method(UpdateSchedule):
     def starts_at(self) -> float | None:
         """The sparsity that a topology must have for this method to begin with; None: any."""
         return None
+
+    def final_counts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """How many active weights each layer is brought to, where that is known before; else nothing."""
+        return {}
 
     def cost_at(self, step: int, sparse: float) -> float:
         """Operations of this step relative to a dense one, where a forward pass at the final sparsity costs `sparse`."""

@@ -74,7 +74,9 @@ class SNFS(WeightMethod):
                 view.memory[MOMENTUM] = torch.zeros_like(view.weight)
             return {name: Count(view.active(), view.active()) for name, view in views.items()}
         fraction = self.drop_fraction_at(step)
-        kept = {name: max(self._moved(view.active(), fraction).keep, 1) for name, view in views.items()}
+        kept = {
+            name: max(self._moved(view.active(), fraction).keep, view.least()) for name, view in views.items()
+        }
         dropped = sum(view.active() - kept[name] for name, view in views.items())
         moving = {
             name: float(view.memory[MOMENTUM][view.mask].abs().double().mean())

@@ -16,6 +16,7 @@ A weight that returns to B has the value it left with, and zero state. There is 
 0.13333333333333333
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,10 +69,12 @@ class TopKAST(TopMethod):
         backward = min(1.0, sparse * (1 - self.backward_sparsity) / (1 - self.sparsity))
         return (2 * sparse + backward) / 3
 
+    def final_counts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        return active_counts(shapes, self.sparsity, self.distribution)
+
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
         """All weights compete anew: nothing is kept, the largest are grown."""
-        shapes = {name: tuple(view.mask.shape) for name, view in views.items()}
-        counts = active_counts(shapes, self.sparsity, self.distribution)
+        counts = self.final_counts({name: tuple(view.mask.shape) for name, view in views.items()})
         return {name: Count(0, count) for name, count in counts.items()}
 
     def awake(self, view: LayerView, step: int) -> Tensor:

@@ -29,6 +29,10 @@ class LayerView:
     def active(self) -> int:
         return int(self.mask.sum())
 
+    def least(self) -> int:
+        """Active weights that the layer cannot do without, of those that it has."""
+        return min(self.active(), self.layer.least if self.layer else 1)
+
 
 class Count(NamedTuple):
     """How many active weights of a layer stay, and how many it has after the update: the difference is grown."""

@@ -10,10 +10,10 @@ from sparseopt.methods import Method
 from sparseopt.methods.parts import in_parts, next_index
 from sparseopt.methods.view import Count, LayerView, Memory
 from sparseopt.optim.gradients import must_be_there
-from sparseopt.optim.norms import keep_slices
 from sparseopt.topology import Topology, generator
 from sparseopt.topology.dense_grads import is_finite, row_blocks
 from sparseopt.topology.layers import Layer
+from sparseopt.topology.norms import keep_slices
 from sparseopt.topology.scatter import as_index
 from sparseopt.topology.sharding import whole
 from sparseopt.topology.storage import Packed, Storage

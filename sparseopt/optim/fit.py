@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sparseopt.methods import GMP, NM, Method, SRigL, WeightMethod
+from sparseopt.methods import ACDC, GMP, NM, AnnealedTopK, Method, SRigL, WeightMethod
 from sparseopt.optim.wrapper import innermost
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import is_sharded
@@ -35,8 +35,9 @@ def check_start(method: Method, topology: Topology) -> None:
 
 def check_masks(method: Method, topology: Topology) -> None:
     """Raise ValueError if the masks that the method makes cannot be had from this topology."""
-    if isinstance(method, GMP) and method.scope == "layer":
-        ends = method.final_counts({name: layer.shape for name, layer in topology.layers.items()})
+    ends = method.final_counts({name: layer.shape for name, layer in topology.layers.items()})
+    _check_least(method, topology, ends)
+    if isinstance(method, GMP):
         short = [name for name, count in ends.items() if topology.active(name) < count]
         if short:
             raise ValueError(
@@ -50,6 +51,28 @@ def check_masks(method: Method, topology: Topology) -> None:
             f"{type(method).__name__} decides the fan-in of every neuron, and {normed[0]!r} is under weight_norm, which needs a "
             "weight in every slice: leave it out with sparsify(exclude=...), or use RigL"
         )
+
+
+def _check_least(method: Method, topology: Topology, ends: Mapping[str, int]) -> None:
+    """Refuse what would leave a layer without a weight, or weight_norm without one in each of its slices."""
+    least = {name: layer.least for name, layer in topology.layers.items()}
+    kind = type(method).__name__
+    for name, count in ends.items():
+        if count < least[name]:
+            raise ValueError(
+                f"{name!r} is under weight_norm, which divides by the norms of its {least[name]} slices, and {kind} would bring "
+                f"it to {count} active weights of {topology.size(name)}, fewer than one a slice: give the method a lower "
+                f"sparsity or another distribution, or leave it dense with sparsify(exclude={name!r})"
+            )
+    needed = sum(least.values())
+    if isinstance(method, GMP | ACDC | AnnealedTopK):
+        asked = round((1 - method.sparsity) * topology.size())
+        if asked < needed:
+            raise ValueError(
+                f"{kind} with sparsity={method.sparsity:g} leaves {asked} active weights, and the layers need {needed}: one "
+                f"each, and under weight_norm one for each norm ({max(least, key=lambda name: least[name])!r} needs the most); "
+                "lower the sparsity, or leave layers dense with sparsify(exclude=...)"
+            )
 
 
 def check_parameters(base: Optimizer, topology: Topology) -> None:

@@ -44,6 +44,11 @@ class Layer:
         """Number of possible incoming weights of one neuron (N in the paper)."""
         return self.size // self.neurons
 
+    @property
+    def least(self) -> int:
+        """Active weights that it cannot do without: one, or under weight_norm one for each norm."""
+        return 1 if self.norm_dim is None or self.norm_dim < 0 else self.shape[self.norm_dim]
+
     def by_neuron(self, tensor: Tensor) -> Tensor:
         """A tensor of this layer's shape as a (neurons, inputs) matrix; a view where the layout allows it."""
         if not self.transposed:

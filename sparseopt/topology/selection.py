@@ -26,15 +26,21 @@ def take_highest(score: Tensor, candidates: Tensor, k: int) -> Tensor:
     return take_lowest(-score, candidates, k)
 
 
-def globally_largest(weights: Mapping[str, Tensor], total: int) -> dict[str, int]:
+def globally_largest(weights: Mapping[str, Tensor], total: int, least: Mapping[str, int]) -> dict[str, int]:
     """How many of the `total` largest weights of the network lie in each layer.
 
-    No layer is emptied: the largest weight of each is among them in any case.
+    The `least` largest weights of each layer are among them in any case.
     """
     scores = [weight.abs().reshape(-1).double() for weight in weights.values()]
-    scores = [each.index_fill(0, each.argmax(), float("inf")).to(scores[0].device) for each in scores]
-    together = torch.cat(scores)
-    taken = take_highest(together, torch.ones_like(together, dtype=torch.bool), max(total, len(scores)))
+    always = [each.topk(least[name]).indices for name, each in zip(weights, scores, strict=True)]
+    together = torch.cat(
+        [
+            each.index_fill(0, index, float("inf")).to(scores[0].device)
+            for each, index in zip(scores, always, strict=True)
+        ]
+    )
+    total = max(total, sum(least[name] for name in weights))
+    taken = take_highest(together, torch.ones_like(together, dtype=torch.bool), total)
     parts = taken.split([each.numel() for each in scores])
     return {name: int(part.sum()) for name, part in zip(weights, parts, strict=True)}
 

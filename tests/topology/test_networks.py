@@ -171,10 +171,88 @@ def test_weight_norm_always_has_something_to_divide_by(norm: Any, dim: int | Non
 def test_weight_norm_of_a_neuron_without_inputs_is_refused(norm: Any) -> None:
     model: Any = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 3))
     norm(model[0])
-    with pytest.raises(ValueError, match=r"'0\..*weight_norm.*fan_in_masks\(model, sparsity, 'constant'\)"):
+    with pytest.raises(ValueError, match=r"'0\..*weight_norm.* 64 slices.* 38 active.*exclude='0\."):
         so.sparsify(model, 0.95, distribution="uniform")
+    (name,) = (name for name, each in model.named_parameters() if each.shape == (64, 12))
+    empty = torch.ones(64, 12).bool()
+    empty[5] = False
+    with pytest.raises(ValueError, match=r"'0\..*weight_norm.*fan_in_masks\(model, sparsity, 'constant'\)"):
+        so.sparsify(model, masks={name: empty})
     masks = so.topology.fan_in_masks(model, 0.8, "constant")
     assert "a sparse weight is computed from it" in so.sparsify(model, masks=masks).summary()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, nn.utils.weight_norm])
+@pytest.mark.parametrize("masks", [None, "magnitude", "magnitude-global"])
+def test_every_neuron_under_weight_norm_begins_with_a_weight(norm: Any, masks: str | None) -> None:
+    """16 neurons of 16 inputs at 90%: 26 weights, which random places do not share out to all of them."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model: Any = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+        norm(model[0])
+        topology = so.sparsify(model, 0.9, distribution="uniform", masks=masks, seed=seed)
+        assert topology.active() == 51
+        assert bool((topology.fan_in(next(name for name in topology.layers if name[0] == "0")) > 0).all())
+        assert model(torch.randn(2, 16)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        so.GMP(total_steps=20, every=1, sparsity=0.97),
+        so.ACDC(total_steps=20, sparsity=0.97, scope="layer"),
+        so.TopKAST(total_steps=20, sparsity=0.97, backward_sparsity=0.9),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_a_method_that_would_leave_weight_norm_too_little_is_refused_before_the_training(method: Any) -> None:
+    model: Any = nn.Sequential(parametrizations.weight_norm(nn.Linear(16, 16)), nn.ReLU(), nn.Linear(16, 64))
+    topology = so.sparsify(model, 0.0)
+    with pytest.raises(
+        ValueError, match=rf"'0\..*16 slices.*{type(method).__name__}.* 8 active.*exclude='0\."
+    ):
+        so.SparseOpt(torch.optim.SGD(model.parameters(), lr=0.1), topology, method)
+
+
+@pytest.mark.parametrize("kind", [so.GMP, so.GraNet, so.ACDC, so.AnnealedTopK])
+def test_so_is_one_that_would_leave_the_network_too_little(kind: Any) -> None:
+    """16 norms and another layer need 17 weights; 99% of 1,280 leave 13."""
+    model: Any = nn.Sequential(parametrizations.weight_norm(nn.Linear(16, 16)), nn.ReLU(), nn.Linear(16, 64))
+    options: dict[str, Any] = {} if kind is so.AnnealedTopK else {"scope": "global"}
+    options |= {} if kind is so.ACDC else {"start": 0.0}
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"sparsity=0\.99 .* 13 .* 17: .*'0\."):
+        so.SparseOpt(sgd, so.sparsify(model, 0.0), kind(total_steps=20, sparsity=0.99, **options))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        so.GMP(total_steps=20, every=1, sparsity=0.95, scope="global"),
+        so.GraNet(total_steps=20, every=1, sparsity=0.95, start=0.0),
+        so.ACDC(total_steps=20, sparsity=0.95),
+        so.AnnealedTopK(total_steps=20, sparsity=0.95),
+        so.DSR(total_steps=20, every=1, drop_fraction=0.5, threshold=10.0),
+        so.SNFS(total_steps=20, every=1),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_layers_that_share_a_number_leave_weight_norm_what_it_needs(method: so.Method) -> None:
+    """Of 1,280 weights 64 are left, 16 of them at least for the 16 norms of the first layer, whose weights are small."""
+    model: Any = nn.Sequential(parametrizations.weight_norm(nn.Linear(16, 16)), nn.ReLU(), nn.Linear(16, 64))
+    name = "0.parametrizations.weight.original1"
+    model.get_parameter(name).data.mul_(1e-3)
+    dense = method.starts_at() is not None
+    topology = so.sparsify(model, 0.0) if dense else so.sparsify(model, 0.95, distribution={name: 0.9})
+    optimizer = so.SparseOpt(torch.optim.SGD(model.parameters(), lr=1e-3), topology, method)
+    for _ in range(20):
+        optimizer.zero_grad()
+        model(torch.randn(8, 16)).pow(2).mean().backward()
+        optimizer.step()
+        assert model[0].weight.isfinite().all()
+    assert topology.active() == 64
+    assert bool((topology.fan_in(name) > 0).all())
 
 
 def test_a_parametrisation_that_fills_zeros_is_refused() -> None:

@@ -38,7 +38,9 @@ def masks_by_weights(
             raise ValueError("masks='magnitude-global' needs a sparsity, such as 0.9 for 90% zeros")
         check_sparsity(sparsity)
         counts = globally_largest(
-            weights, round((1 - sparsity) * sum(layer.size for layer in layers.values()))
+            weights,
+            round((1 - sparsity) * sum(layer.size for layer in layers.values())),
+            {name: layer.least for name, layer in layers.items()},
         )
         return {name: largest(weight, counts[name]) for name, weight in weights.items()}
     nm = parse_nm(kind)

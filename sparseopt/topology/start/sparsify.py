@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from sparseopt.topology.dense_grads import DenseGradients
 from sparseopt.topology.densities import Distribution, check_sparsity
 from sparseopt.topology.layers import Layer
+from sparseopt.topology.norms import keep_slices
 from sparseopt.topology.randomness import generator
 from sparseopt.topology.sharding import local, part_like, whole
 from sparseopt.topology.start.find import DEPTHWISE, FROZEN, VECTOR, Patterns, sort_layers
@@ -87,9 +88,12 @@ def sparsify(
     _refuse_twice(parameters, masks)
     if masks is None:
         chosen = random_masks(layers, sparsity, distribution, seed)
+        chosen = _with_norms(chosen, layers, parameters)
     elif isinstance(masks, str):
         weights = {name: whole(parameter.detach()) for name, parameter in parameters.items()}
         chosen = masks_by_weights(masks, layers, weights, sparsity, distribution)
+        if masks.startswith("magnitude"):
+            chosen = _with_norms(chosen, layers, parameters)
     else:
         chosen = _given_masks(masks, layers)
     if masks is not None:
@@ -136,6 +140,18 @@ def _tell(topology: Topology) -> None:
             "so.topology.fan_in_masks(model, sparsity, 'constant') gives them some",
             *(dead, sum(layer.neurons for layer in topology.layers.values())),
         )
+
+
+def _with_norms(
+    masks: Mapping[str, Tensor], layers: Mapping[str, Layer], parameters: Mapping[str, nn.Parameter]
+) -> dict[str, Tensor]:
+    """Masks of as many active weights, in which weight_norm has something to take every norm of."""
+    kept = dict(masks)
+    for name, mask in masks.items():
+        if layers[name].norm_dim is not None:
+            weight = whole(parameters[name].detach()).to(mask.device)
+            kept[name] = keep_slices(mask, torch.ones_like(mask), weight, layers[name])
+    return kept
 
 
 def _check_norms(

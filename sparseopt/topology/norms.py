@@ -1,7 +1,8 @@
 """Under weight_norm no slice may lose all its weights: it is divided by its norm, and 0 / 0 is not a number.
 
-A slice is a neuron's weights, or whatever else `weight_norm(module, dim=...)` takes a norm of. One that an update would leave
-without a weight other than zero keeps its largest, and another weight of the layer goes for it: those that were to grow first.
+A slice is a neuron's weights, or whatever else `weight_norm(module, dim=...)` takes a norm of. One that first masks or an update
+would leave without a weight other than zero keeps its largest, and another weight of the layer goes for it: those that were to
+grow first. A layer needs as many active weights as it has slices (`Layer.least`).
 """
 
 import torch
@@ -25,7 +26,8 @@ def keep_slices(new: Tensor, mask: Tensor, weight: Tensor, layer: Layer) -> Tens
     if int(spare.sum()) < instead:
         raise ValueError(
             f"{layer.name!r} is under weight_norm, which divides by the norms of its {len(lost)} slices, and "
-            f"{int(new.sum())} active weights are too few for them: ask for a lower sparsity, or leave it out with exclude"
+            f"{int(new.sum())} active weights are too few for them: ask for a lower sparsity, give the layer more by "
+            f"distribution={{name: sparsity}}, or leave it dense with exclude={layer.name!r}"
         )
     return (new | needed) & ~take_lowest(size, spare, instead)
 

@@ -22,6 +22,7 @@ class Layer:
         transposed: are the neurons in the second dimension, as in a transposed convolution?
         groups: groups of a convolution.
         norm_dim: dimension whose slices weight_norm divides by their norms, -1 if all by one; None without weight_norm.
+        beside: name of the weight that leads to the same neurons, as weight_hh does beside weight_ih in a recurrent layer.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Layer:
     transposed: bool = False
     groups: int = 1
     norm_dim: int | None = None
+    beside: str | None = None
 
     @property
     def size(self) -> int:

@@ -103,10 +103,25 @@ class Topology:
         return 1 - self.fan_in(name).double() / self._layer(name).inputs
 
     def dead_neurons(self, name: str | None = None) -> int:
-        """Number of neurons without a single input, in one layer or in all."""
+        """Number of neurons without a single input, in one layer or in all.
+
+        The gates of a recurrent layer are neurons of two weights, and dead where neither has an input for them.
+        """
         if name is None:
-            return sum(self.dead_neurons(each) for each in self.layers)
-        return int((self.fan_in(name) == 0).sum())
+            return sum(self.dead_neurons(each) for each in self._apart())
+        dead, beside = self.fan_in(name) == 0, self.layers[name].beside
+        if beside is not None:  # a weight that is not among the layers is dense
+            dead &= self.fan_in(beside) == 0 if beside in self.layers else False
+        return int(dead.sum())
+
+    def neurons(self) -> int:
+        """Number of neurons of all layers; those that two weights lead to count once."""
+        return sum(self.layers[name].neurons for name in self._apart())
+
+    def _apart(self) -> list[str]:
+        """The layers, of two that lead to the same neurons the first."""
+        order = {name: at for at, name in enumerate(self.layers)}
+        return [name for name, at in order.items() if order.get(self.layers[name].beside or "", at) >= at]
 
     def itop_rate(self) -> float:
         """Share of the sparsifiable weights that were active at some time (in-time over-parameterisation)."""

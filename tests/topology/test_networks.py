@@ -318,6 +318,32 @@ def test_neurons_without_inputs_at_the_start_are_told(caplog: pytest.LogCaptureF
     assert topology.summary().splitlines()[-1].startswith("3 neurons have no input")
 
 
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_a_gate_is_dead_where_neither_the_input_nor_the_state_reaches_it(
+    storage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """8 gates of 2 units: 0 to 2 have an input, 2 to 5 one from the state, 6 and 7 neither."""
+    from_input, from_state = torch.zeros(8, 3).bool(), torch.zeros(8, 2).bool()
+    from_input[:3, 0] = True
+    from_state[2:6, 1] = True
+    model = nn.Sequential(nn.LSTMCell(3, 2), nn.Linear(2, 4))
+    last = torch.tensor([[1, 0], [0, 0], [1, 1], [0, 0]]).bool()
+    masks = {"0.weight_ih": from_input, "0.weight_hh": from_state, "1.weight": last}
+    with caplog.at_level(logging.WARNING):
+        topology = so.sparsify(model, masks=masks, storage=storage)
+    assert topology.dead_neurons("0.weight_ih") == topology.dead_neurons("0.weight_hh") == 2
+    assert topology.dead_neurons() == 4, "and two of the Linear layer"
+    assert "4 of 12 neurons" in caplog.text
+    assert topology.summary().splitlines()[-1].startswith("4 neurons have no input")
+
+
+def test_a_gate_with_dense_weights_of_one_kind_is_not_dead() -> None:
+    mask = torch.zeros(6, 3).bool()
+    mask[0] = True
+    model = nn.Sequential(nn.GRU(3, 2))
+    assert so.sparsify(model, masks={"0.weight_ih_l0": mask}, exclude="*_hh_*").dead_neurons() == 0
+
+
 def batch_normed(model: nn.Module) -> set[str]:
     return set(so.sparsify(model, 0.5).normed)
 

@@ -92,10 +92,11 @@ def _left_dense(model: nn.Module, chosen: Found, why: Mapping[str, str]) -> Iter
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Layer, nn.Parameter, bool]]:
     for prefix, module in model.named_modules():
-        for leaf, parameter, transposed, groups, depthwise, norm_dim in weights_of(module):
+        for leaf, parameter, transposed, groups, depthwise, norm_dim, other in weights_of(module):
             name = f"{prefix}.{leaf}" if prefix else leaf
+            beside = f"{prefix}.{other}" if prefix and other else other
             shape = () if isinstance(parameter, nn.UninitializedParameter) else tuple(parameter.shape)
-            yield name, Layer(name, shape, transposed, groups, norm_dim), parameter, depthwise
+            yield name, Layer(name, shape, transposed, groups, norm_dim, beside), parameter, depthwise
 
 
 def _refuse_pruned(model: nn.Module, exclude: Patterns) -> None:

@@ -31,6 +31,7 @@ class Weight(NamedTuple):
     groups: int = 1
     depthwise: bool = False
     norm_dim: int | None = None
+    beside: str | None = None
 
 
 def register_layer(kind: type[nn.Module], leaf: str = "weight", neurons_dim: int = 0) -> None:
@@ -69,9 +70,8 @@ def weights_of(module: nn.Module) -> Iterator[Weight]:
             continue
         groups = int(getattr(module, "groups", 1)) if isinstance(module, WEIGHTED) else 1
         depthwise = groups > 1 and groups == getattr(module, "in_channels", None)
-        yield Weight(
-            name, parameter, transposed, groups if transposed else 1, depthwise, _norm_dim(module, leaf)
-        )
+        along, beside = groups if transposed else 1, _beside(module, leaf)
+        yield Weight(name, parameter, transposed, along, depthwise, _norm_dim(module, leaf), beside)
 
 
 def pruned_leaves(module: nn.Module) -> list[str]:
@@ -109,6 +109,14 @@ def _parameter(module: nn.Module, leaf: str) -> tuple[str, nn.Parameter | None]:
     if leaf not in module._parameters and direction is not None:
         return f"{leaf}_v", direction
     return leaf, module._parameters.get(leaf)
+
+
+def _beside(module: nn.Module, leaf: str) -> str | None:
+    """In a recurrent layer the gates, its neurons, have inputs from below (weight_ih) and from the step before (weight_hh)."""
+    if not isinstance(module, RECURRENT) or not leaf.startswith(("weight_ih", "weight_hh")):
+        return None
+    here, there = ("_ih", "_hh") if leaf.startswith("weight_ih") else ("_hh", "_ih")
+    return _parameter(module, leaf.replace(here, there))[0]
 
 
 def _norm_dim(module: nn.Module, leaf: str) -> int | None:

@@ -138,7 +138,7 @@ def _tell(topology: Topology) -> None:
         log.warning(
             "%d of %d neurons start without a single input; a lower sparsity, another distribution or "
             "so.topology.fan_in_masks(model, sparsity, 'constant') gives them some",
-            *(dead, sum(layer.neurons for layer in topology.layers.values())),
+            *(dead, topology.neurons()),
         )
 
 

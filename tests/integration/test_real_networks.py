@@ -87,6 +87,21 @@ def test_timms_drop_path_drops_anew_at_every_call(name: str) -> None:
     assert close(model.eval()(x), expected)
 
 
+def test_timms_norm_with_an_activation_runs_with_its_convolution() -> None:
+    torch.manual_seed(0)
+    model, dense, topology = pair(timm.create_model("densenet121", num_classes=10, block_config=(2, 2)))
+    assert any(type(module).__name__ == "BatchNormAct2d" for module in model.modules())
+    convolutions = {name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    assert convolutions <= set(so.kernels.accelerated_layers(model))
+    assert {f"{name}.weight" for name in convolutions} == topology.normed
+    x = torch.randn(4, 3, 64, 64)
+    mine, its = outputs(model, 2, x=x), outputs(dense, 2, x=x)
+    assert all(close(a, b) for a, b in zip(mine, its, strict=True))
+    engine = so.compile_inference(model, topology)
+    assert convolutions <= {each.name for each in engine.layers if each.reason is None}
+    assert close(engine(x), dense.eval()(x))
+
+
 def bert() -> nn.Module:
     config = transformers.BertConfig(
         hidden_size=256,

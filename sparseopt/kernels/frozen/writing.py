@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
+from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.description import Convs, Head, Linears, PoolStep, SparseWeight, Step
@@ -16,6 +17,7 @@ from sparseopt.kernels.frozen.pool import FrozenPool
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.frozen.saved import FORMAT, Saved
 from sparseopt.kernels.frozen.tensorfile import encode
+from sparseopt.kernels.match.modules import norm_activation
 from sparseopt.topology.bits import pack
 
 
@@ -79,7 +81,10 @@ class _EngineWriter:
                 f"its module {node.target!r}, a {type(module).__name__}, is Python that a file cannot hold"
             )
         function, args, kwargs = form
-        return self._call(node, NAMES[function], (*node.args, *args), kwargs)
+        self._call(node, NAMES[function], (*node.args, *args), kwargs)
+        if isinstance(norm_activation(module), nn.ReLU):
+            self._call(node, NAMES[F.relu], (node,), {})
+        return None
 
     def _call(self, node: Node, name: str, args: Any, kwargs: Any) -> None:
         self._add(node, {"call": name, **self.arguments(args, kwargs)})

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from sparseopt.kernels.match.averaging import averaging, pooling_options
 from sparseopt.kernels.match.effects import unused
 from sparseopt.kernels.match.graph import Activation, Conv, Output, Region, Shortcut
-from sparseopt.kernels.match.modules import zero_padding
+from sparseopt.kernels.match.modules import norm_activation, zero_padding
 from sparseopt.kernels.match.mutation import added
 from sparseopt.kernels.match.rewrite import Piece, must_be_called
 
@@ -249,12 +249,13 @@ class Matcher:
         self.regions[level].convs.append(conv)
         return conv
 
-    def _norm(self, node: Node, module: nn.BatchNorm2d, level: int) -> Conv | None:
+    def _norm(self, node: Node, module: nn.BatchNorm2d, level: int) -> Conv | Activation | None:
         value = self._only_reader(node.args[0], level)
         if not isinstance(value, Conv) or value.norm is not None:
             return None
         value.norm = module
-        return value
+        relu = isinstance(norm_activation(module), nn.ReLU)
+        return Activation(value, value.channels, relu=True) if relu else value
 
     def _only_reader(self, node: Any, level: int) -> Value | None:
         """The node's value, if nothing else reads it."""

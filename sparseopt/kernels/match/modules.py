@@ -92,9 +92,26 @@ def tied_modules(model: nn.Module) -> set[nn.Module]:
     return {module for modules in holders.values() if len(modules) > 1 for module in modules}
 
 
+def norm_activation(module: nn.Module) -> nn.Module | None:
+    """What timm's BatchNormAct2d, batch norm and activation in one, does after the norm: a ReLU, or nothing.
+
+    None where it does more, and of all other modules. It is known by its name, so that timm need not be imported.
+    """
+    kind = type(module)
+    if kind.__qualname__ != "BatchNormAct2d" or kind.__module__.partition(".")[0] != "timm":
+        return None
+    drop, act = module._modules.get("drop"), module._modules.get("act")
+    known = type(drop) is nn.Identity and type(act) in (nn.Identity, nn.ReLU)
+    if drop is None or act is None or not known or must_be_called(drop) or must_be_called(act):
+        return None
+    return act if isinstance(module, nn.BatchNorm2d) else None
+
+
 def is_leaf(module: nn.Module) -> bool:
     """Modules of torch, or that inherit all they do from one: a node of a trace. Sequences are looked into."""
     kind = type(module)
+    if norm_activation(module) is not None:
+        return True
     if kind.forward is nn.Sequential.forward or not getattr(kind.forward, "__module__", "").startswith(
         "torch."
     ):
@@ -109,6 +126,8 @@ def holds_modules(module: nn.Module) -> bool:
 
 def is_known_leaf(module: nn.Module) -> bool:
     """A leaf that does what its class in torch says: whoever inherits from that class has changed none of its methods."""
+    if norm_activation(module) is not None:
+        return True
     own = {name for owner in type(module).__mro__ if not is_torchs(owner) for name in owner.__dict__}
     changed = {name for name in own - MADE_AND_SHOWN if name in OVERRIDDEN or _is_torchs_method(module, name)}
     return is_leaf(module) and not changed

@@ -80,11 +80,11 @@ def mutated(node: Node, module: nn.Module | None) -> Node | None:
     if node.op == "call_module":
         writes = bool(getattr(module, "inplace", False))
     elif node.op == "call_method":
-        writes = _says_in_place(str(node.target))
+        writes = says_in_place(str(node.target))
     elif node.op == "call_function":
         writes = (
             node.target in OPERATORS
-            or _says_in_place(getattr(node.target, "__name__", ""))
+            or says_in_place(getattr(node.target, "__name__", ""))
             or _asks_in_place(node)
         )
     if not writes:
@@ -92,7 +92,7 @@ def mutated(node: Node, module: nn.Module | None) -> Node | None:
     return first if isinstance(first, Node) else node
 
 
-def _says_in_place(name: str) -> bool:
+def says_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 

@@ -335,7 +335,7 @@ def _overridable() -> frozenset[Any]:
 def is_pure(value: Any) -> bool:
     """Functions that give the same for the same arguments, or that are seen in a trace."""
     try:
-        if value in HARMLESS or value in TYPES or value is is_scripting or value is is_tracing:
+        if value in HARMLESS or value in TYPES or value in (is_scripting, is_tracing, torch._assert):
             return True
         if value in _overridable():
             return True

@@ -3,14 +3,20 @@
 The tracer enters modules whose Python is known to do the same at every call (see `python.py`) and calls all others as they are
 written: those with hooks, those with Python of their own that cannot be proven, those that torch.fx cannot follow,
 those that make tensors out of nothing on the way. What the trace relies on is in its `guards`.
+
+An assert is a node of the trace, and asks at every call. Its message may print values: what it says is not needed for anything.
 """
 
+import dis
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node, Proxy, Tracer
 from torch.fx.proxy import Attribute, TraceError
@@ -18,11 +24,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from sparseopt.kernels.match.modules import has_own_forward, is_known_leaf, is_leaf, must_be_called
-from sparseopt.kernels.match.mutation import without_mutation
+from sparseopt.kernels.match.mutation import says_in_place, without_mutation
 from sparseopt.kernels.match.python import Guard, Proof, Unprovable
 
 ALONE = "layer"  # the name of a module that is a trace of its own
 IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor")
+VALUE = "<value>"  # stands for a value in the message of an assert
+WITHOUT_EFFECT = frozenset({"EXTENDED_ARG", "CACHE", "NOP", "PRECALL", "KW_NAMES", "NOT_TAKEN"})
+MAKES_TEXT = frozenset(
+    {
+        *("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "BUILD_STRING", "LOAD_CONST", "LOAD_ATTR"),
+        *("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF", "BINARY_SUBSCR"),
+    }
+)
 
 
 class Unsupported(Exception):
@@ -157,8 +171,25 @@ def _buffer_guards(model: nn.Module, graph: Graph) -> list[Guard]:
 class Following(Tracer):
     """A tracer that sees `x += y`, which torch.fx takes for `x = x + y`, and refuses what only a value can answer."""
 
+    unsaid = 0  # values that were made a text for the message of an assert that has not been reached
+
     def proxy(self, node: Node) -> Proxy:
         return _InPlaceProxy(node, self)
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> Graph:
+        graph = super().trace(root, concrete_args)
+        self.check_said()
+        return graph
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **options: Any) -> Any:
+        if target is torch._assert:
+            message = str(kwargs.get("message", args[-1]))
+            self.unsaid -= message.count(VALUE)
+        return super().create_proxy(kind, target, args, kwargs, *more, **options)
+
+    def check_said(self) -> None:
+        if self.unsaid:
+            raise TraceError("a value is made a text")
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return is_leaf(m)
@@ -173,8 +204,52 @@ class _Unasked:
     def __str__(self) -> str:
         raise TraceError("a value is made a text")
 
-    def __format__(self, spec: str) -> str:
-        raise TraceError("a value is made a text")
+    def __format__(self: Any, spec: str) -> str:
+        if not _is_message(sys._getframe(1)):
+            raise TraceError("a value is made a text")
+        self.tracer.unsaid += 1
+        return VALUE
+
+    def __bool__(self: Any) -> bool:
+        frame = sys._getframe(1)
+        answer = _asserted(frame)
+        if answer is None:
+            return self.tracer.to_bool(self)
+        create, where = self.tracer.create_proxy, f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+        held = self if answer else create("call_function", operator.not_, (self,), {})
+        create("call_function", torch._assert, (held, f"assert in {where}"), {})
+        return answer
+
+
+def _steps_from(frame: FrameType) -> list[dis.Instruction]:
+    """The instruction that a frame is at, and those after it."""
+    steps = dis.get_instructions(frame.f_code)
+    return [each for each in steps if each.offset >= frame.f_lasti and each.opname not in WITHOUT_EFFECT]
+
+
+def _is_message(frame: FrameType) -> bool:
+    """Does the text that is being made go straight into a call whose result nobody reads? `torch._assert` is to be the one."""
+    steps = _steps_from(frame)[1:]
+    end = next((at for at, each in enumerate(steps) if each.opname not in MAKES_TEXT), len(steps))
+    return [each.opname for each in steps[end : end + 2]] in (["CALL", "POP_TOP"], ["CALL_KW", "POP_TOP"])
+
+
+def _asserted(frame: FrameType) -> bool | None:
+    """The answer that keeps an assert from raising, if it is an assert that asks."""
+    steps = [each for each in _steps_from(frame) if each.opname != "TO_BOOL"][:2]
+    if len(steps) < 2 or not steps[0].opname.startswith("POP_JUMP"):
+        return None
+    jumps_if = steps[0].opname.endswith("IF_TRUE")
+    if not jumps_if and not steps[0].opname.endswith("IF_FALSE"):
+        return None
+    if _raises(steps[1]):
+        return jumps_if
+    target = (each for each in dis.get_instructions(frame.f_code) if each.offset == steps[0].argval)
+    return not jumps_if if any(map(_raises, target)) else None
+
+
+def _raises(step: dis.Instruction) -> bool:
+    return step.opname == "LOAD_ASSERTION_ERROR" or step.argval is AssertionError
 
 
 class _InPlaceProxy(_Unasked, Proxy):
@@ -253,7 +328,9 @@ class ProvableTracer(Following):
         def enter(*args: Any, **kwargs: Any) -> Any:
             self._inside.append(m)
             try:
-                return type(m).forward(m, *args, **kwargs)
+                result = type(m).forward(m, *args, **kwargs)
+                self.check_said()
+                return result
             except Exception as error:
                 if not self.blamed:
                     self.blamed[m] = f"cannot be traced: {error}"
@@ -277,5 +354,8 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not any(isinstance(each, Proxy) for each in tree_leaves((args, kwargs))):
-            self.tracer.blame(f"calls {getattr(func, '__name__', func)} on values that no input decides")
+            name = getattr(func, "__name__", str(func))
+            self.tracer.blame(f"calls {name} on values that no input decides")
+            if says_in_place(name) or name.strip("_") in IN_PLACE:
+                return args[0]  # the trace is lost, and what it would write into is the model's own
         return func(*args, **kwargs)

@@ -90,13 +90,27 @@ def share_out(targets: Mapping[str, float], sizes: Mapping[str, int], total: int
     }
     counts = {name: math.floor(quota) for name, quota in quotas.items()}
     by_remainder = sorted(counts, key=lambda name: counts[name] - quotas[name])
-    missing = total - sum(counts.values())
-    while missing:  # one round, unless a quota was cut to its layer's size
-        for name in by_remainder:
-            if missing and counts[name] < sizes[name]:
-                counts[name] += 1
-                missing -= 1
-    return counts
+    room = {name: sizes[name] - counts[name] for name in by_remainder}
+    more = _one_by_one(room, total - sum(counts.values()))
+    return {name: count + more[name] for name, count in counts.items()}
+
+
+def _one_by_one(room: Mapping[str, int], total: int) -> dict[str, int]:
+    """What each gets of `total` if one is given to each in turn, in their order, as long as it has room.
+
+    It is one round or less, unless a quota was cut to its layer's size; the rounds in which nobody drops out are taken at once.
+    """
+    rounds, left, taking = 0, total, len(room)
+    for space in sorted(room.values()):
+        step = min(space - rounds, left // taking)
+        rounds, left = rounds + step, left - step * taking
+        if rounds < space:
+            break
+        taking -= 1
+    given = {name: min(space, rounds) for name, space in room.items()}
+    for name in [name for name, space in room.items() if space > rounds][:left]:
+        given[name] += 1
+    return given
 
 
 def check_sparsity(sparsity: float, what: str = "sparsity") -> None:

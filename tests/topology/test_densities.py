@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import sparseopt as so
 from sparseopt.topology import active_counts
+from sparseopt.topology.densities import share_out
 
 RESNET50_BLOCKS = ((64, 3), (128, 4), (256, 6), (512, 3))
 
@@ -113,6 +114,29 @@ def test_a_sparsity_of_less_than_one_weight_a_layer(distribution: str) -> None:
 def test_uniform_shares_out_by_largest_remainder() -> None:
     # 30% of 5, 7 and 9: 1.5, 2.1, 2.7 of 6.3, so 6 weights: the remainders .7 and .5 (scaled by 6/6.3) get the odd ones.
     assert active_counts({"a": (1, 5), "b": (1, 7), "c": (1, 9)}, 0.7, "uniform") == {"a": 1, "b": 2, "c": 3}
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.floats(0.1, 30)), min_size=1, max_size=6), st.data())
+def test_what_full_layers_cannot_take_goes_to_the_others_one_by_one(
+    layers: list[tuple[int, float]], data: st.DataObject
+) -> None:
+    sizes = {str(at): size for at, (size, _) in enumerate(layers)}
+    targets = {str(at): min(target, size - 0.5) for at, (size, target) in enumerate(layers)}
+    total = data.draw(st.integers(0, sum(sizes.values())))
+    quotas = {name: min(each * total / sum(targets.values()), sizes[name]) for name, each in targets.items()}
+    expected = {name: math.floor(quota) for name, quota in quotas.items()}
+    order = sorted(expected, key=lambda name: expected[name] - quotas[name])
+    while sum(expected.values()) < total:
+        for name in order:
+            if expected[name] < sizes[name] and sum(expected.values()) < total:
+                expected[name] += 1
+    assert share_out(targets, sizes, total) == expected
+
+
+def test_sharing_out_takes_no_longer_for_more_weights() -> None:
+    """10 of 10^12 fit into the small layer; one at a time, the rest would take a day."""
+    sizes = {"small": 10, "large": 10**12}
+    assert share_out({"small": 5, "large": 1}, sizes, 10**12) == {"small": 10, "large": 10**12 - 10}
 
 
 def test_a_mapping_fixes_layers_and_the_others_share_the_rest() -> None:

@@ -124,6 +124,11 @@ def _multiply(sparse: Iterable[SparseParameter], factors: Callable[[SparseParame
     multiply([grad for grad, _ in pairs], [factor for _, factor in pairs])
 
 
+def _entries(gradient: Tensor) -> Tensor:
+    """What a norm is taken over: of `nn.Embedding(sparse=True)`, whose rows may come several times, the sum of each."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
 PREPARE = {"active": prepare_active, "paper": prepare_paper}
 
 
@@ -139,7 +144,7 @@ def clip(
     norms = norms or {}
     held = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
     gradients = [gradient for _, gradient in held]
-    norm = whole(torch.nn.utils.get_total_norm([norms.get(*pair) for pair in held]))
+    norm = whole(torch.nn.utils.get_total_norm([_entries(norms.get(*pair)) for pair in held]))
     if max_norm != float("inf"):
         coefficient = max_norm / norm.clamp(min=max_norm)
         for gradient in gradients:

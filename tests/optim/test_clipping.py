@@ -122,6 +122,25 @@ def test_the_norm_covers_parameters_that_are_not_sparse() -> None:
     assert math.isclose(bias - model.bias.item(), 4 / 5, rel_tol=1e-12)
 
 
+@pytest.mark.parametrize("clip", ["active", "paper"])
+def test_the_norm_covers_sparse_gradients_of_embeddings(clip: Any) -> None:
+    """A word that comes twice has the sum of two gradients, and it is clipped as that of a dense embedding is."""
+    weights = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(6, 4, sparse=sparse), nn.Linear(4, 3)).double()
+        topology = so.sparsify(model, 0.5)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = so.SparseOpt(sgd, topology, so.Static(), max_grad_norm=0.01, clip=clip)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.tensor([1, 1, 4])).square().sum().backward()
+            optimizer.step()
+        weights.append((optimizer.grad_norm, *model.parameters()))
+    for mine, its in zip(*weights, strict=True):
+        torch.testing.assert_close(mine, its)
+
+
 def test_without_a_maximum_no_norm_is_measured(by_hand: Network) -> None:
     optimizer, _ = step_with_constant_gradient(by_hand)
     assert optimizer.grad_norm is None

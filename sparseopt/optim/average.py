@@ -13,6 +13,7 @@ masks in force. A weight that is dropped loses its average; one that is grown st
 False
 """
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,25 @@ from sparseopt.topology.scatter import Scatter, scatter_values, scatters
 from sparseopt.topology.storage import Dense, Packed, hold
 
 
+class Followed:
+    """The topologies that an average may follow: that of the network, and in a copy of the average first the copy of it.
+
+    A copy may go on with the network, or with a copy of the network that was made together with it.
+    """
+
+    def __init__(self, *topologies: Topology) -> None:
+        self._topologies = topologies
+
+    def of(self, model: nn.Module) -> Topology:
+        """The one of this model."""
+        here = {id(parameter) for parameter in model.parameters()}
+        known = (each for each in self._topologies if here.issuperset(map(id, each.parameters.values())))
+        return next(known, self._topologies[0])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Followed":
+        return Followed(copy.deepcopy(self._topologies[0], memo), *self._topologies)
+
+
 class SparseAverage(AveragedModel):
     """`AveragedModel` that holds its weights to the masks of a topology. Its state is that of an `AveragedModel`."""
 
@@ -35,16 +55,16 @@ class SparseAverage(AveragedModel):
         missing = [name for name in topology.parameters if name not in found]
         if missing:
             raise ValueError(f"the topology is of another model: this one has no {', '.join(missing[:3])}")
-        self._names, self._topology = found, [topology]  # in a list: a topology is no part of the network
+        self._names, self._followed = found, Followed(topology)
         self._order: int | None = None  # of the masks that packed values are in the order of
-        for _, scatter, packed in self._packed():
+        for _, scatter, packed in self._packed(topology):
             packed.scatter.copies.discard(scatter)  # it is looked after here
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        (topology,) = self._topology
+        topology = self._followed.of(model)
         if self._order != topology.version:
-            for values, scatter, packed in self._packed():
+            for values, scatter, packed in self._packed(topology):
                 scatter.put(packed.index.to(values.device), values)
             self._order = topology.version
         super().update_parameters(model)
@@ -57,8 +77,7 @@ class SparseAverage(AveragedModel):
         self._order = None
         return super().load_state_dict(*args, **options)
 
-    def _packed(self) -> Iterator[tuple[nn.Parameter, Scatter, Packed]]:
-        (topology,) = self._topology
+    def _packed(self, topology: Topology) -> Iterator[tuple[nn.Parameter, Scatter, Packed]]:
         for module in self.module.modules():
             for leaf, scatter in scatters(module):
                 packed = topology.packed(scatter.name)

@@ -1,5 +1,6 @@
 """Train, average, checkpoint, deploy: the averaged network is sparse by the masks in force, at any time."""
 
+import copy
 import io
 from typing import Any
 
@@ -90,6 +91,31 @@ def test_it_is_the_exponential_average() -> None:
         ema.update_parameters(model)
         values.append(ema.module.get_parameter("weight").tolist())
     assert values == [[[4, 0]], [[0.75 * 4 + 0.25 * 8, 0]]]
+
+
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_a_copy_of_the_average_alone_follows_the_network(storage: str) -> None:
+    run = Run(storage)
+    run.train(range(12))
+    copied = copy.deepcopy(copy.deepcopy(run.ema))
+    for step in range(12, 30):
+        run.train(range(step, step + 1))
+        copied.update_parameters(run.model)
+    for one, other in zip(run.ema.state_dict().values(), copied.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_an_average_that_is_copied_with_its_network_follows_the_copy(storage: str) -> None:
+    run = Run(storage)
+    run.train(range(12))
+    again = copy.deepcopy(run)
+    run.train(range(12, 30))
+    again.train(range(12, 30))
+    for one, other in zip(run.ema.state_dict().values(), again.ema.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+    for name, mask in again.topology.masks.items():
+        assert not again.ema.module.state_dict()[name][~mask].any()
 
 
 def test_what_cannot_be_averaged_is_refused() -> None:

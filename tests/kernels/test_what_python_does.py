@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 from torch.nn.modules.module import register_module_forward_hook
 
 import sparseopt as so
@@ -95,6 +96,59 @@ def test_an_accelerated_model_answers_as_the_call_does(kind: type[Asking]) -> No
     right = model(x)
     so.accelerate(model, topology)
     torch.testing.assert_close(model(x), right)
+
+
+class InAMessage(Asking):
+    def forward(self, x: Tensor) -> Tensor:
+        torch._assert(x.shape[1] == 256, f"{x.shape[1]} features")
+        return self.b(torch.relu(self.a(x)))
+
+
+class BesideAMessage(Asking):
+    def forward(self, x: Tensor) -> Tensor:
+        torch._assert(f"{x.shape[1]}" == "256", "256 features")
+        return self.b(torch.relu(self.a(x)))
+
+
+class OverChunks(Asking):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([torch.relu(self.a(each)) for each in x.chunk(2)])
+
+
+class OfABuffer(Asking):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: Tensor
+        self.register_buffer("scale", torch.rand(64, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.relu(self.a(x))) * self.scale[: x.shape[0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "traced"), [(InAMessage, True), (BesideAMessage, False), (OverChunks, True), (OfABuffer, True)]
+)
+def test_an_engine_follows_python_that_decides_nothing(kind: type[Asking], traced: bool) -> None:
+    model, topology, _ = made(kind)
+    engine = so.compile_inference(model, topology)
+    for samples in (4, 4, 10, 10):
+        x = torch.randn(samples, 256)
+        with torch.no_grad():
+            torch.testing.assert_close(engine(x), model(x), rtol=1e-4, atol=1e-5)
+    assert isinstance(engine.program, GraphModule) is traced
+
+
+def test_what_an_engine_cannot_follow_at_a_later_call_is_refused() -> None:
+    model, topology, x = made(InAMessage)
+    engine = so.compile_inference(model, topology)
+    engine(x)
+    with pytest.raises(AssertionError, match="features"):
+        engine(x[:, :100])
+    model, topology, x = made(OverChunks)
+    engine = so.compile_inference(model, topology)
+    engine(x)
+    with pytest.raises(ValueError, match="2 parts of a tensor, and it has 1"):
+        engine(x[:1])
 
 
 def test_an_engine_of_arguments_that_may_be_left_out_takes_both_calls() -> None:

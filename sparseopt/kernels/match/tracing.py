@@ -11,7 +11,7 @@ import dis
 import inspect
 import operator
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -91,12 +91,24 @@ def trace(model: nn.Module, left_out: Mapping[str, Any] | None = None) -> GraphM
     `left_out`: arguments that have these values at every call, which may leave them out, and must.
     """
     try:
-        graph = Following().trace(model, dict(left_out) if left_out else None)
-        _leave_out(graph, left_out or {})
+        graph = _whole_graph(model, left_out or {})
     except Exception as error:  # fx raises errors of many kinds, and the model's own
         raise Unsupported(f"torch.fx cannot trace {type(model).__name__}: {error}") from error
     without_mutation(graph, dict(model.named_modules()))
     return GraphModule(model, graph)
+
+
+def _whole_graph(model: nn.Module, left_out: Mapping[str, Any]) -> Graph:
+    """Buffers are what they are now; where a call decides which part of one is read, they are values of the trace."""
+    tracer = _FreezingTracer()
+    try:
+        graph = tracer.trace(model, dict(left_out) or None)
+    except Exception:
+        tracer = _FreezingTracer()
+        tracer.proxy_buffer_attributes = True
+        graph = tracer.trace(model, dict(left_out) or None)
+    _leave_out(graph, left_out)
+    return graph
 
 
 def defaults(model: nn.Module) -> dict[str, Any]:
@@ -193,6 +205,26 @@ class Following(Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return is_leaf(m)
+
+
+class _FreezingTracer(Following):
+    """For engines: follows Python that goes through the parts of a `chunk`."""
+
+    def iter(self, obj: Proxy) -> Iterator[Any]:
+        node = obj.node
+        if node.target in ("chunk", torch.chunk):
+            count = node.args[1] if len(node.args) > 1 else node.kwargs.get("chunks")
+            if type(count) is int:
+                checked = self.create_proxy("call_function", parts, (obj, count), {})
+                return (checked[index] for index in range(count))  # pyright: ignore[reportIndexIssue]
+        return super().iter(obj)
+
+
+def parts(values: Sequence[Any], count: int) -> Sequence[Any]:
+    """What a trace has gone through one by one, if it is as many."""
+    if len(values) != count:
+        raise ValueError(f"the engine was made for {count} parts of a tensor, and it has {len(values)}")
+    return values
 
 
 class _Unasked:

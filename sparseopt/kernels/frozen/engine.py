@@ -53,6 +53,7 @@ class Engine:
     ) -> None:
         """`frozen`: modules whose Python might do otherwise at another call, and does as it did when the engine was made."""
         self.program, self.layers, self.name, self.frozen = program, tuple(layers), name, dict(frozen or {})
+        self.untraced = ""  # why the program is the model's Python
         self._only = only_piece(program)
         self._compared: Compared | None = None
         self._others: Sequence[Callable[[], Engine]] = ()
@@ -89,6 +90,7 @@ class Engine:
         except Unsupported:
             return
         self.program, self.layers, self.frozen = other.program, other.layers, other.frozen
+        self.untraced = other.untraced
         self._only = only_piece(self.program)
         if self._compared is not None:
             self._compared.kinds.clear()
@@ -104,7 +106,7 @@ class Engine:
         """Write the engine to one file, data alone, which `load_engine` runs without the model's Python code.
 
         Raises `ValueError` if the network computes something, outside the sparse layers, that is not one of torch's own
-        functions.
+        functions or modules.
         """
         if self._compared is not None and not self._compared.kinds:
             raise ValueError(
@@ -116,7 +118,8 @@ class Engine:
         try:
             write(self.program, notes, path)
         except Unsaved as reason:
-            raise ValueError(f"this engine cannot be saved: {reason}") from reason
+            because = f" ({self.untraced})" if self.untraced else ""
+            raise ValueError(f"this engine cannot be saved: {reason}{because}") from reason
 
     def summary(self) -> str:
         """A line a layer: sparse and, after a call, how and how fast; or dense and why."""
@@ -161,6 +164,7 @@ class Engine:
         program = self.program
         own = program.copy() if isinstance(program, Saved) else copy.deepcopy(program, memo)
         twin = Engine(own, self.layers, self.name, self.frozen)
+        twin.untraced = self.untraced
         if self._compared is not None:
             twin.compare_with(self._compared.model, self._others)  # which are not changed by being called
         return twin

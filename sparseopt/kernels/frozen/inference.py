@@ -91,7 +91,9 @@ def _as_written(model: nn.Module, name: str, why: str) -> Engine:
     """Without a trace: the linear layers run on the kernels one by one."""
     model = copy.deepcopy(model)
     reports = _reports(model)
-    return _engine(model, name, reports, replace_linears(model, why))
+    engine = _engine(model, name, reports, replace_linears(model, why))
+    engine.untraced = why
+    return engine
 
 
 def _engine(

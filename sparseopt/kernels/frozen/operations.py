@@ -13,91 +13,85 @@ from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.pool import max_pool
 from sparseopt.kernels.match.mutation import added
+from sparseopt.kernels.match.tracing import parts
+
+ATTRIBUTES = ("shape", "ndim", "dtype", "device", "T", "mT", "values", "indices")
 
 
 def attribute(x: Any, name: str) -> Any:
-    """What a traced `x.shape` is."""
-    if name not in ("shape", "ndim"):
-        raise ValueError(f"engines read the attributes shape and ndim, not {name!r}")
+    """What a traced `x.shape` is, or the `values` of a maximum."""
+    if name not in ATTRIBUTES or not isinstance(x, Tensor | tuple):
+        raise ValueError(f"engines read the attributes {', '.join(ATTRIBUTES)}, not {name!r}")
     return getattr(x, name)
 
 
+def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """As `scaled_dot_product_attention`, which reads beyond the values where they are fewer than the keys."""
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"attention to {key.shape[-2]} keys with {value.shape[-2]} values")
+    return F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+
+
+def _words(names: str) -> list[str]:
+    return names.split()
+
+
 def _named(module: Any, prefix: str, names: str) -> dict[str, Callable[..., Any]]:
-    return {f"{prefix}.{name}": getattr(module, name) for name in names.split()}
+    return {f"{prefix}.{name}": getattr(module, name) for name in _words(names)}
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **_named(
         operator,
         "operator",
-        "add sub mul truediv floordiv mod neg pow getitem matmul eq ne lt le gt ge iadd imul",
+        "add sub mul truediv floordiv mod neg pow getitem matmul eq ne lt le gt ge and_ or_ xor invert iadd isub imul itruediv",
     ),
     **_named(
         torch,
         "torch",
         "add sub mul div neg pow exp log sqrt rsqrt abs relu sigmoid tanh softmax mean sum amax amin cat stack flatten "
-        "reshape transpose permute squeeze unsqueeze chunk split matmul bmm clamp maximum minimum where",
+        "reshape transpose permute squeeze unsqueeze chunk split matmul bmm clamp maximum minimum where concat unbind narrow "
+        "select index_select gather masked_fill unflatten movedim moveaxis swapaxes swapdims roll flip tile repeat_interleave "
+        "broadcast_to meshgrid einsum baddbmm addmm mm outer tril triu cumsum prod var std max min argmax argmin topk sort "
+        "log_softmax logsumexp any all eq ne lt le gt ge logical_and logical_or logical_not log1p expm1 erf sin cos floor ceil "
+        "round sign square reciprocal clamp_min clamp_max lerp _assert addcmul true_divide floor_divide remainder numel clone "
+        "arange zeros ones full zeros_like ones_like full_like selu celu prelu rms_norm layer_norm group_norm pixel_shuffle "
+        "pixel_unshuffle channel_shuffle cosine_similarity conv_transpose1d conv_transpose2d conv_transpose3d",
     ),
     **_named(
         F,
         "functional",
         "relu relu6 gelu silu elu leaky_relu hardswish hardsigmoid mish softplus softmax log_softmax sigmoid tanh linear conv1d "
         "conv2d batch_norm layer_norm group_norm normalize pad max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d "
-        "interpolate embedding scaled_dot_product_attention",
+        "interpolate embedding multi_head_attention_forward dropout dropout1d dropout2d "
+        "dropout3d alpha_dropout conv3d conv_transpose1d conv_transpose2d conv_transpose3d instance_norm rms_norm "
+        "local_response_norm max_pool1d max_pool3d avg_pool1d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool3d "
+        "adaptive_max_pool1d adaptive_max_pool3d hardtanh glu selu celu prelu logsigmoid softsign softmin tanhshrink threshold "
+        "pixel_shuffle pixel_unshuffle unfold one_hot cosine_similarity upsample",
     ),
+    "functional.scaled_dot_product_attention": attention,
     "sparseopt.max_pool": max_pool,
     "sparseopt.added": added,
+    "sparseopt.parts": parts,
     "attribute": attribute,
 }
 NAMES: dict[Any, str] = {function: name for name, function in reversed(FUNCTIONS.items())} | {
-    getattr: "attribute"
+    getattr: "attribute",
+    F.scaled_dot_product_attention: "functional.scaled_dot_product_attention",
 }
 
-METHODS = {
-    *(
-        "add",
-        "add_",
-        "sub",
-        "mul",
-        "mul_",
-        "div",
-        "pow",
-        "exp",
-        "sqrt",
-        "rsqrt",
-        "clamp",
-        "matmul",
-        "bmm",
-        "float",
-    ),
-    *(
-        "relu",
-        "relu_",
-        "sigmoid",
-        "tanh",
-        "softmax",
-        "mean",
-        "sum",
-        "amax",
-        "amin",
-        "size",
-        "dim",
-        "contiguous",
-    ),
-    *(
-        "flatten",
-        "unflatten",
-        "reshape",
-        "view",
-        "transpose",
-        "permute",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-        "t",
-    ),
-    *("chunk", "split"),
-}
+METHODS = frozenset(
+    _words(
+        "add add_ sub sub_ mul mul_ div div_ neg pow exp log sqrt rsqrt square abs sign floor ceil round sin cos erf "
+        "reciprocal clamp clamp_ clamp_min clamp_max maximum minimum matmul bmm mm baddbmm masked_fill masked_fill_ "
+        "where lerp addcmul float double half bfloat16 int long bool to type_as relu relu_ sigmoid sigmoid_ tanh "
+        "tanh_ softmax log_softmax logsumexp mean sum prod var std norm cumsum amax amin max min argmax argmin topk "
+        "sort any all eq ne lt le gt ge logical_and logical_or logical_not size dim numel contiguous clone detach "
+        "flatten unflatten reshape reshape_as view view_as transpose permute movedim moveaxis swapaxes swapdims "
+        "squeeze unsqueeze expand expand_as broadcast_to repeat tile repeat_interleave t chunk split unbind narrow "
+        "select index_select gather unfold roll flip tril triu new_zeros new_ones new_full"
+    )
+)
 
 Form = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # function, what follows x, keywords
 
@@ -154,7 +148,9 @@ def as_function(module: nn.Module) -> Form | None:
 
 
 def passes_through(module: nn.Module) -> bool:
-    return isinstance(module, nn.Identity | nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.AlphaDropout)
+    return isinstance(
+        module, nn.Identity | nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDropout
+    )
 
 
 def run_method(x: Tensor, name: str, *args: Any, **kwargs: Any) -> Any:

@@ -6,18 +6,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.description import Convs, Head, Linears, PoolStep, SparseWeight, Step
-from sparseopt.kernels.frozen.operations import NAMES, as_function, passes_through
+from sparseopt.kernels.frozen.operations import ATTRIBUTES, METHODS, NAMES, as_function, passes_through
 from sparseopt.kernels.frozen.pool import FrozenPool
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.frozen.saved import FORMAT, Saved
+from sparseopt.kernels.frozen.saved_modules import describe
+from sparseopt.kernels.frozen.tensorfile import NAMES as DTYPES
 from sparseopt.kernels.frozen.tensorfile import encode
-from sparseopt.kernels.match.modules import norm_activation
+from sparseopt.kernels.match.modules import is_known_leaf, must_be_called, norm_activation
 from sparseopt.topology.bits import pack
 
 
@@ -33,11 +36,16 @@ class _EngineWriter:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     operations: list[dict[str, Any]] = field(default_factory=list)
     numbers: dict[Node, int] = field(default_factory=dict)
+    written: dict[object, tuple[str, Tensor]] = field(default_factory=dict)
 
     def tensor(self, tensor: Tensor) -> str:
-        name = f"tensor {len(self.tensors)}"
-        self.tensors[name] = tensor.detach().contiguous().clone()
-        return name
+        """Once, however many layers share it; those that were written are kept, so that no other has their place in memory."""
+        place = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+        if place not in self.written:
+            name = f"tensor {len(self.tensors)}"
+            self.tensors[name] = tensor.detach().contiguous().clone()
+            self.written[place] = name, tensor
+        return self.written[place][0]
 
     def write(self) -> list[dict[str, Any]]:
         for node in self.program.graph.nodes:
@@ -52,10 +60,12 @@ class _EngineWriter:
             case "get_attr":
                 self._add(node, {"constant": self.value(_attribute(self.program, str(node.target)))})
             case "call_function":
-                if node.target not in NAMES:
-                    raise Unsaved(f"it calls {_name(node.target)}, which is not among what a file may name")
+                _require_known(node, node.target in NAMES, _name(node.target))
+                if node.target is getattr:
+                    _require_known(node, node.args[1] in ATTRIBUTES, f"the attribute {node.args[1]!r}")
                 self._call(node, NAMES[node.target], node.args, node.kwargs)
             case "call_method":
+                _require_known(node, node.target in METHODS, f"the method {node.target!r}")
                 self._add(node, {"method": str(node.target), **self.arguments(node.args, node.kwargs)})
             case "call_module":
                 self._module(node, _attribute(self.program, str(node.target)))
@@ -70,21 +80,29 @@ class _EngineWriter:
                 else self._linears(module.content)
             )
             return self._add(node, {**piece, **self.arguments(node.args, {})})
-        if passes_through(module):
+        known = is_known_leaf(module) and not must_be_called(module)
+        plain = known and len(node.args) == 1 and not node.kwargs
+        if plain and passes_through(module):
             self.numbers[node] = self.numbers[node.args[0]]  # pyright: ignore[reportArgumentType]
             return None
         if isinstance(module, FrozenPool):
             return self._call(node, "sparseopt.max_pool", (*node.args, *module.options), {})
-        form = as_function(module) if len(node.args) == 1 and not node.kwargs else None
-        if form is None:
+        if plain and (form := as_function(module)) is not None:
+            function, args, kwargs = form
+            in_place = {"inplace": True} if getattr(module, "inplace", False) else {}
+            self._call(node, NAMES[function], (*node.args, *args), {**kwargs, **in_place})
+            if isinstance(norm_activation(module), nn.ReLU):
+                self._call(node, NAMES[F.relu], (node,), {})
+            return None
+        described = describe(module) if known else None
+        if described is None:
             raise Unsaved(
                 f"its module {node.target!r}, a {type(module).__name__}, is Python that a file cannot hold"
             )
-        function, args, kwargs = form
-        self._call(node, NAMES[function], (*node.args, *args), kwargs)
-        if isinstance(norm_activation(module), nn.ReLU):
-            self._call(node, NAMES[F.relu], (node,), {})
-        return None
+        name, options = described
+        state = {key: self.tensor(each) for key, each in module.state_dict().items()}
+        made = {"module": name, "options": options, "state": state}
+        return self._add(node, {**made, **self.arguments(node.args, node.kwargs)})
 
     def _call(self, node: Node, name: str, args: Any, kwargs: Any) -> None:
         self._add(node, {"call": name, **self.arguments(args, kwargs)})
@@ -113,6 +131,12 @@ class _EngineWriter:
                 return {"slice": [self.value(each) for each in (value.start, value.stop, value.step)]}
             case None | bool() | int() | float() | str():
                 return value
+            case torch.dtype() if value in DTYPES:
+                return {"dtype": DTYPES[value]}
+            case torch.device(type="cpu"):
+                return {"device": "cpu"}
+            case torch.memory_format():
+                return {"memory_format": str(value).removeprefix("torch.")}
             case _ if value is Ellipsis:
                 return {"ellipsis": True}
         raise Unsaved(f"it has a constant of type {type(value).__name__}, which is not data")
@@ -174,7 +198,14 @@ def _attribute(module: Any, path: str) -> Any:
 
 
 def _name(target: Any) -> str:
-    return getattr(target, "__qualname__", str(target))
+    return getattr(target, "__name__", str(target))
+
+
+def _require_known(node: Node, known: bool, what: str) -> None:
+    if not known:
+        stack = list(node.meta.get("nn_module_stack", {}).values())
+        where = f"in its module {stack[-1][0]!r} " if stack and stack[-1][0] else ""
+        raise Unsaved(f"{where}it calls {what}, which is not among what a file may name")
 
 
 def write(program: nn.Module | Saved, notes: Mapping[str, Any], path: str | Path) -> None:
@@ -182,7 +213,7 @@ def write(program: nn.Module | Saved, notes: Mapping[str, Any], path: str | Path
     if isinstance(program, Saved):
         tensors, operations = program.tensors, program.operations
     elif not isinstance(program, GraphModule):
-        raise Unsaved("torch.fx cannot trace the model, so the engine needs its Python code")
+        raise Unsaved("the model could not be traced, so the engine needs its Python code")
     else:
         writer = _EngineWriter(program)
         operations, tensors = writer.write(), writer.tensors

@@ -1,13 +1,14 @@
 """AC/DC, alternating compressed and decompressed training (Peste et al. 2021).
 
 After a dense warm-up the phases alternate, each `phase` long: compressed, where the largest weights of the network are kept and
-trained; and dense, where all weights train again, those that were gone from zero. The last phase is compressed, and begins by
-`until` at the latest. The whole gives a sparse network and, on the way, dense ones.
+trained; and dense, where all weights train again, those that were gone from zero. The last phase is compressed and begins at
+`until`; the dense phase before it lasts until then. The whole gives a sparse network and, on the way, dense ones.
 
 Begin from a dense topology: `sparsify(model, 0.0)`. The defaults are those of the authors' CIFAR-100 runs (200 epochs:
-warm-up 10, phases of 20, the last from 170). Optimizer state of weights that go or come is 0, as under every method here; the
-authors' code keeps its momentum buffers as they are. Their threshold is global, as here; `scope="layer"` prunes each layer
-alike.
+warm-up 10, phases of 20, the last from 170); their ImageNet runs (100 epochs: warm-up 10, phases of 5, dense once more from 75
+to 85) are `warmup=0.1, phase=0.05, until=0.85`. Optimizer state of weights that go or come is 0, as under every method here; the
+authors' scripts set all momentum to 0 where a dense phase begins, that of weights that stay as well. Their threshold is global,
+as here (`scope="layer"` prunes each layer alike), but they keep what is strictly above it, so one weight fewer than asked for.
 
 >>> import sparseopt as so
 >>> method = so.ACDC(total_steps=200, sparsity=0.9)
@@ -34,11 +35,11 @@ class ACDC(Method):
         total_steps: optimizer steps of the whole training, over which the schedule is laid out.
         drop_fraction: not used: a compressed phase begins by pruning to the sparsity.
         every: not used: the masks change where a phase begins.
-        until: share of total_steps by which the last compressed phase begins at the latest.
+        until: share of total_steps at which the last compressed phase begins.
         drop_decay: not used, either.
         sparsity: share of zeros that it ends at.
         warmup: share of total_steps that is trained dense first.
-        phase: length of each compressed and each dense phase, as a share of total_steps.
+        phase: length of each compressed and each dense phase but the last of either, as a share of total_steps.
         scope: "layer" prunes every layer to its own sparsity, "global" the smallest weights of the network.
         distribution: how the sparsity is shared among the layers where each has its own: "uniform", "erk" or "er".
     """
@@ -67,7 +68,8 @@ class ACDC(Method):
         length, first = self.phase * self.total_steps, self.warmup * self.total_steps
         count = int((self.end - first) / length + 1e-9) + 1
         steps = [max(round(first + k * length), 1) for k in range(count)]
-        return tuple(steps[: count - (count + 1) % 2])
+        before = steps[: (count - 1) // 2 * 2]  # whole pairs, compressed and dense
+        return (*before, max(round(self.end), 1))
 
     def due(self, step: int) -> bool:
         return step in self.switches

@@ -177,14 +177,16 @@ def test_acdc_alternates_and_ends_compressed() -> None:
     assert [method.compressed(t) for t in (9, 10, 29, 30, 50, 70, 90, 100)] == [
         *(False, True, True, False, True, False, True, True)
     ]
-    imagenet = so.ACDC(total_steps=100, sparsity=0.9, warmup=0.1, phase=0.05, until=0.85)
-    assert imagenet.switches[-1] == 80, "the sixteenth switch, at 85, would begin a dense phase"
+    uneven = so.ACDC(total_steps=100, sparsity=0.5, warmup=0.1, phase=0.2, until=0.75)
+    assert uneven.switches == (10, 30, 75), (
+        "dense from 30: a phase from 50 to 70 would leave no whole dense one before 75"
+    )
     assert sum(method.cost_at(t, 0.3) for t in range(1, 101)) == pytest.approx(49 + 51 * 0.3)
 
 
 def test_what_acdc_decompresses_starts_at_zero() -> None:
     model, optimizer = trained(
-        [4, 3, 2, 1], so.ACDC(total_steps=10, sparsity=0.5, warmup=0.1, phase=0.2, until=0.6)
+        [4, 3, 2, 1], so.ACDC(total_steps=10, sparsity=0.5, warmup=0.1, phase=0.2, until=0.5)
     )
     assert optimizer.method.switches == (1, 3, 5)  # pyright: ignore[reportAttributeAccessIssue]
     seen = []

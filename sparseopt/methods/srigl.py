@@ -3,7 +3,8 @@
 At an update, layer by layer:
 
 1. salient are the active weights that RigL would keep, by magnitude, and the inactive ones it would grow, by |gradient|;
-2. a neuron with fewer than `gamma_sal` times the fan-in salient weights is ablated: it loses all its inputs;
+2. a neuron with fewer than `gamma_sal` times the fan-in salient weights is ablated: it loses all its inputs. As many neurons as
+   it takes to hold the layer's weights stay in any case, those with most salient ones;
 3. the fan-in becomes k = floor(weights of the layer / neurons left), so ablation makes the others denser;
 4. each neuron left keeps its kept weights, the k largest if it has more, and grows by |gradient| up to k.
 
@@ -13,8 +14,10 @@ it salient. Before the first step the layer is brought to constant fan-in: each 
 ones fill it up.
 
 The authors' code caps a neuron with more than k kept weights by their place, not by magnitude, and counts gradients of active
-weights as salient, too; both depart from the paper's text, which is followed here. `gamma_sal` is 0.3 for their convolutional
-networks, 0.95 for their transformer.
+weights as salient, too; both depart from the paper's text, which is followed here. It also rounds `gamma_sal` times the fan-in
+down, counts the weights of ablated neurons among those to be dropped, so that the other neurons keep more of theirs, and never
+ablates in the last layer: here, `exclude` it from `sparsify`. `gamma_sal` is 0.3 for their convolutional networks, 0.95 for their
+transformer.
 
 >>> import torch, sparseopt as so
 >>> mask = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0]]).bool()
@@ -95,7 +98,7 @@ class SRigL(RigL):
         return layer.from_neurons(chosen & left.unsqueeze(1))
 
     def _left(self, view: LayerView, keep: int, weights: int) -> Tensor:
-        """Which neurons are not ablated; at most as many as there are weights for, those with most salient ones."""
+        """Which neurons are not ablated: no more than there are weights for, and no fewer than can hold them."""
         layer, active = _layer(view), view.active()
         salient = view.mask & ~take_lowest(view.weight.abs(), view.mask, active - keep)
         if view.grad is not None:
@@ -105,9 +108,9 @@ class SRigL(RigL):
         left = found >= (self.gamma_sal * fan_in.double() - 1e-9).clamp(min=1)  # 0.3 of 50 is 15
         if view.grad is None:  # the start: nobody is ablated
             left = torch.ones_like(left)
-        if int(left.sum()) > weights or not left.any():
-            score = found.to(torch.float64)
-            left = take_highest(score, torch.ones_like(left), min(max(weights, 1), layer.neurons))
+        count = min(max(int(left.sum()), weights // layer.inputs, 1), max(weights, 1))
+        if count != int(left.sum()):  # those with most salient weights
+            left = take_highest(found.double(), torch.ones_like(left), count)
         return left
 
 

@@ -48,6 +48,20 @@ def test_in_srigl_as_many_salient_weights_as_asked_for_are_enough() -> None:
     assert so.SRigL(total_steps=9, gamma_sal=0.62)._left(view, 65, 100).tolist() == [False, True]
 
 
+def test_srigl_leaves_as_many_neurons_as_hold_its_weights() -> None:
+    # 8 neurons, 24 of 64 weights. Of 14 kept ones 3, 3, 2, 2, 1, 1, 1, 1 belong to the neurons; what grows, 10, to the first
+    # two: 8 salient weights each. No other has the 3 it needs, but two neurons hold 16 weights, not 24.
+    weight, grad = (torch.zeros(8, 8, dtype=torch.float64) for _ in range(2))
+    weight[:, :3], grad[:2, 3:] = 0.1, 2.0
+    for neuron, large in enumerate((3, 3, 2, 2, 1, 1, 1, 1)):
+        weight[neuron, :large] = 5.0
+    method = so.SRigL(total_steps=100, drop_fraction=0.43, drop_decay="constant", gamma_sal=1.0)  # 10.32 go
+    layers = views({"a": weight}, {"a": grad})
+    assert method.counts(layers, 10, Memory()) == {"a": Count(14, 24)}
+    assert [sum(row) for row in chosen(method, layers, 10)["a"]] == [8, 8, 8, 0, 0, 0, 0, 0]
+    # condensed-sparsity lowers its threshold to what the neuron after these three has, 2: four neurons, of 6 weights each
+
+
 # MEST
 
 

@@ -6,6 +6,10 @@ Before the first step the masks are brought to n:m: the largest active weights o
 from `sparsify(model, 0.0)` the n largest of each group are kept. Layers whose inputs do not divide by m stay dense. For masks
 that follow the magnitude of dense weights at every step see `SRSTE`.
 
+JaxPruner's SET and RigL take n:m as well, but move nothing then: how many of each group stay does not depend on the drop
+fraction. Its groups lie along the last axis, which are the outputs of a Flax layer, and where n of m are chosen it takes the last
+of equal scores; here it is the first.
+
 >>> import torch, sparseopt as so
 >>> mask = torch.tensor([[True, True, False, False]])
 >>> weight, gradient = torch.tensor([[1.0, 2.0, 0.0, 0.0]]), torch.tensor([[0.0, 0.0, 3.0, 4.0]])
@@ -80,6 +84,9 @@ class NM(Method):
 
     def changes_counts(self) -> bool:
         return True  # at the start
+
+    def cost_at(self, step: int, sparse: float) -> float:
+        return self.rule.cost_at(step, sparse)
 
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
         fraction = self.drop_fraction_at(step) if step else 0.0

@@ -53,6 +53,13 @@ def test_costs_as_the_papers_count() -> None:
         sparse
     )
     assert so.GSE(total_steps=100, every=10, subset=3.0).cost_at(10, sparse) == pytest.approx((0.2 + 0.4) / 3)
+    nm = so.NM(so.GSE(total_steps=100, every=10, subset=0.5))
+    assert [nm.cost_at(step, 0.5) for step in (9, 10)] == [0.5, pytest.approx((1 + 0.75) / 3)]
+    granet = so.GraNet(total_steps=100, every=10, sparsity=0.9, until=1.0, prune_until=0.5)
+    assert [granet.cost_at(step, sparse) for step in (81, 90)] == [
+        pytest.approx(sparse),
+        pytest.approx((2 * sparse + 1) / 3),
+    ]
     assert so.AnnealedTopK(total_steps=100).cost_at(100, sparse) == pytest.approx((2 * sparse + 1) / 3)
     assert so.TopKAST(total_steps=9, sparsity=0.9, backward_sparsity=0.8).cost_at(1, sparse) == pytest.approx(
         0.4 / 3

@@ -8,7 +8,8 @@ was in. Every neuron keeps its `minimum` largest inputs, or an even share of wha
 Begin from a topology of the sparsity `start`, `sparsify(model, 0.0)`. Gradient and optimizer state are dense at every step:
 this is a method for what comes out, not for what it costs. The paper also cuts biases, embeddings and activations, scales its
 learning rate with the sparsity, and clips the gradient's root mean square; those are the training loop's. The authors' code
-begins to anneal after the first hundredth of training, and always scales the gradient, not only where it is large.
+begins to anneal after the first hundredth of training, rounds counts down (here: to the nearest), and always scales the gradient,
+not only where it is large. Its minimum holds for the weights that go out of a hidden neuron, too, in the layers after it.
 
 >>> import sparseopt as so
 >>> method = so.AnnealedTopK(total_steps=1000, sparsity=0.9)

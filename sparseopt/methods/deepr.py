@@ -11,7 +11,7 @@ sign: that of its weight at the start, a random one where it had none.
 The noise enters as a gradient, sqrt(2 temperature / lr) times a normal draw, which no correction or clip changes: with plain
 SGD that is the formula, with momentum or Adam the base optimizer shapes it. Signs are remembered with the optimizer's state.
 The authors' code for MNIST has noise of standard deviation lr * 1e-5 instead of the paper's sqrt(2 lr temperature), and grows
-connections at 1e-12, not 0.
+connections at 1e-12, not 0, since a weight at 0 counts as dropped there.
 
 >>> import sparseopt as so
 >>> all(so.DeepR(total_steps=100).due(step) for step in range(100))

@@ -6,8 +6,9 @@ it halves. As many weights as went are grown at random, shared among the layers 
 stays exact.
 
 H is remembered with the optimizer's state. A layer keeps at least its largest weight (under weight_norm, one for each norm),
-which the paper leaves open. As in the authors' code H begins at 0.001 and updates go on to the end of the training; there the
-steps between them grow by a table of epochs, here they stay `every`.
+which the paper leaves open; the authors' code keeps the first. As there H begins at 0.001 and updates go on to the end of the
+training; there the steps between them grow by a table of epochs, here they stay `every`; there the number aimed at is given as
+such, and nothing grows where a weight has just been dropped, here it may.
 
 >>> import sparseopt as so
 >>> so.DSR(total_steps=1000).drop_fraction

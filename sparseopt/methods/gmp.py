@@ -10,8 +10,9 @@ threshold over all layers decides (GraNet's code, and IST's). Weights move at ev
 
 Begin from a topology of the sparsity `start`: `sparsify(model, 0.0)`, on a fresh network or a trained one.
 
-JaxPruner's schedule is ahead by one step (t + 1 instead of t). GraNet's code keeps what is strictly above the threshold, so one
-weight fewer than asked for, and more where magnitudes tie; here counts are exact.
+JaxPruner's schedule is ahead by one step (t + 1 instead of t). GraNet's code rounds the number that stays down and keeps what is
+strictly above the threshold, so one weight fewer again, and fewer yet where magnitudes tie; IST's rounds up and does the same.
+Here counts are exact, to the nearest.
 
 >>> import sparseopt as so
 >>> method = so.GMP(total_steps=1000, sparsity=0.9, every=100, until=0.5)

@@ -6,7 +6,7 @@ is left, the cosine-decayed fraction of smallest magnitude goes, and as many com
 largest. That goes on until `until`, after pruning has ended.
 
 The reference code rounds the number regrown up (`ceil`), and lets its cosine end at 0.005; here it is rounded down and ends
-at 0.
+at 0. There updates fall on multiples of `every` counted from step 0, also where pruning begins later; here from `begin`.
 
 >>> import sparseopt as so
 >>> method = so.GraNet(total_steps=1000, sparsity=0.9)

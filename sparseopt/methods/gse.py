@@ -8,9 +8,10 @@ The paper draws by one of three distributions; this is its uniform one. Its othe
 gradients of the neurons, which an optimizer does not see. Here the gradient comes from an ordinary backward pass, which is
 dense on dense storage: the saving is counted in FLOPs (`cost_at`), not had.
 
-The authors' code departs from RigL further than the subset: it draws places of the whole matrix, active ones among them, takes
-one threshold for all layers, grows before it drops what was not just grown, and takes the gradient from batches of its own (10
-images a class). Here, layers keep their counts, and the gradient is that of the training step.
+The authors' code departs from RigL further than the subset: it draws places of the whole matrix, active ones among them and some
+twice, and looks at all of them where half or more is active; takes one threshold for all layers, grows before it drops what was
+not just grown, and takes the gradient from batches of its own (10 images a class). Here, layers keep their counts, and the
+gradient is that of the training step.
 
 >>> import sparseopt as so
 >>> round(so.GSE(total_steps=1000, subset=2.0).cost_at(100, sparse=0.1), 3)

@@ -5,7 +5,8 @@ inactive weights are never read. With `soft=True` (the paper's soft memory bound
 new weights train beside the old ones until the next update, which drops the weakest of all, and the last update gives the
 surplus back. Between updates a layer then has more active weights than asked for, by the fraction of the moment.
 
-The authors' code says the same by two sparsities, prune to the lower bound and grow to the upper; its default for lam is 0.
+The authors' code says the same by two sparsities, prune to the lower bound and grow to the upper. Its default for lam is 0; and
+its training loop sets the gradient to 0 before an update reads it, so it drops by magnitude whatever lam is.
 
 >>> import torch, sparseopt as so
 >>> method = so.MEST(total_steps=100, lam=1.0)

@@ -1,5 +1,10 @@
 """RigL (Evci et al. 2020): SET that grows where the loss would fall fastest, by the magnitude of the dense gradient.
 
+The counts are those of the authors' code, which rounds down as well; so is what happens to a weight that is dropped and grown at
+once: it keeps its value. That code makes its first update at step 0, does not count updates as steps, and adds noise of 1e-5 to
+the magnitudes, which decides ties. JaxPruner rounds the number that stays to the nearest, and of equal magnitudes drops the last;
+here it is the first.
+
 >>> import sparseopt as so
 >>> [step for step in range(1, 1001) if so.RigL(total_steps=1000, every=200).due(step)]
 [200, 400, 600]

@@ -1,7 +1,8 @@
 """When connections move, and how many: every so many steps, a fraction that decays or stays, until a share of the training.
 
-The cosine and the end at three quarters are RigL's (Evci et al. 2020, section 3); SET (Mocanu et al. 2018) and JaxPruner move
-the same fraction at every update, to the end: `drop_decay="constant", until=1.0`.
+The cosine and the end at three quarters are RigL's (Evci et al. 2020, section 3); SET (Mocanu et al. 2018) moves the same
+fraction at every update, to the end: `drop_decay="constant", until=1.0`. So do JaxPruner's classes, where no schedule is given;
+made from a configuration, they follow the cosine.
 """
 
 import math

@@ -1,5 +1,9 @@
 """SET, sparse evolutionary training (Mocanu et al. 2018): drop by magnitude, grow at random.
 
+The paper drops the fraction of the positive weights and that of the negative ones, each by magnitude; RigL's code and JaxPruner
+take both together, and so does this. The authors' code keeps what is strictly beyond its thresholds, so it drops one positive
+weight more than the paper says.
+
 >>> import sparseopt as so
 >>> so.SET(total_steps=1000, drop_fraction=0.3).drop_fraction_at(0)
 0.3

@@ -7,8 +7,9 @@ on the move gains connections, and the total stays exact.
 
 The gradient is dense at every step, and M costs the memory of the dense network: it is remembered with the optimizer's state,
 whole on each rank. The authors' code takes the momentum of the base optimizer (for Adam, divided by the root of its second
-moment), spares layers that are nearly dense, and evens out rounding over updates; here M is its own, and counts are exact at
-once. As there, the share that is dropped falls as half a cosine over all of the training; there to 0.005, here to 0.
+moment), spares layers that are nearly dense, rounds what is dropped and what each layer gets up, and evens that out over the
+next updates; here M is its own, the drop is rounded down, and counts are exact at once. As there, the share that is dropped falls
+as half a cosine over all of the training; there to 0.005, here to 0. RigL's code has an SNFS whose layers trade nothing.
 
 >>> import sparseopt as so
 >>> so.SNFS(total_steps=1000).needs_dense_grad(1)

@@ -7,7 +7,8 @@ none were cut (straight through), and those that are cut shrink by `decay` w on 
 
 The masks are chosen before the first step and anew after every one. The dense weights lie with the optimizer; the model's own
 are n:m at any time. Begin from a dense topology, `sparsify(model, 0.0)`. Layers whose inputs do not divide by m stay dense.
-The authors' code does the same inside the layer, group by group along the input channels, with decay 0.0002.
+The authors' code does the same inside the layer, group by group along the input channels, with decay 0.0002; which of equal
+magnitudes stays is open there, here it is the first.
 
 >>> import sparseopt as so
 >>> so.SRSTE(total_steps=100).cost_at(1, sparse=0.5)

@@ -9,7 +9,8 @@ A is the topology's mask; the values outside A lie with the optimizer. Begin fro
 0.0)`: both sets are chosen from it before the first step. `every` may be larger than 1, as the paper recommends for speed (it
 loses little up to 100). The penalty is of the l2 kind, half the square; the paper writes it for magnitudes, `penalty_norm=1`.
 A weight that returns to B has the value it left with, and zero state. There is no code of the authors; a public one
-(torch_topkast) penalises norms of layers, not squares, and chooses anew at every step of the first epochs only.
+(torch_topkast) penalises norms of layers, not squares, chooses anew at every step of the first epochs only, and takes what is at
+or above a quantile, which may be one weight more than asked for.
 
 >>> import sparseopt as so
 >>> so.TopKAST(total_steps=100, sparsity=0.9, backward_sparsity=0.8).cost_at(1, sparse=0.1)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,21 @@ from sparseopt.lab.models import CifarResNet, ResNet50
 
 Step = Callable[[], object]
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "resnet20": (lambda: CifarResNet(20, 100, shortcut="padding"), (3, 32, 32)),
-    "resnet20-projection": (lambda: CifarResNet(20, 100, shortcut="projection"), (3, 32, 32)),
-    "resnet20-x4": (lambda: CifarResNet(20, 100, width=4, shortcut="padding"), (3, 32, 32)),
-    "resnet50": (lambda: ResNet50(1000), (3, 224, 224)),
-    "mlp": (lambda: mlp(norm=False), (784,)),
-    "mlp-batchnorm": (lambda: mlp(norm=True), (784,)),
+
+class Network(NamedTuple):
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    exclude: tuple[str, ...] = ()  # what stays dense
+
+
+NETWORKS = {
+    "resnet20": Network(lambda: CifarResNet(20, 100, shortcut="padding"), (3, 32, 32)),
+    "resnet20-authors": Network(lambda: CifarResNet(20, 100), (3, 32, 32), ("*.shortcut.*",)),
+    "resnet20-projection": Network(lambda: CifarResNet(20, 100, shortcut="projection"), (3, 32, 32)),
+    "resnet20-x4": Network(lambda: CifarResNet(20, 100, width=4, shortcut="padding"), (3, 32, 32)),
+    "resnet50": Network(lambda: ResNet50(1000), (3, 224, 224)),
+    "mlp": Network(lambda: mlp(norm=False), (784,)),
+    "mlp-batchnorm": Network(lambda: mlp(norm=True), (784,)),
 }
 
 
@@ -32,11 +41,11 @@ def mlp(*, norm: bool) -> nn.Module:
 
 def make(network: str) -> nn.Module:
     torch.manual_seed(0)
-    return NETWORKS[network][0]()
+    return NETWORKS[network].make()
 
 
 def images(network: str, batch: int) -> Tensor:
-    return torch.randn(batch, *NETWORKS[network][1], generator=torch.Generator().manual_seed(0))
+    return torch.randn(batch, *NETWORKS[network].shape, generator=torch.Generator().manual_seed(0))
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -91,7 +100,13 @@ def sparse_training(
 ) -> Step:
     """Accelerated training; `wrapped` in SparseOpt, or with the plain optimizer, which keeps the zeros as well."""
     model = make(network)
-    topology = so.sparsify(model, sparsity, distribution=distribution, storage=storage)  # pyright: ignore[reportArgumentType]
+    topology = so.sparsify(
+        model,
+        sparsity,
+        distribution=distribution,  # pyright: ignore[reportArgumentType]
+        storage=storage,  # pyright: ignore[reportArgumentType]
+        exclude=NETWORKS[network].exclude,
+    )
     optimizer = sgd(model)
     if wrapped:
         optimizer = so.SparseOpt(optimizer, topology, so.Static())
@@ -107,6 +122,7 @@ def settled(model: nn.Module, x: Tensor) -> nn.Module:
 
 def sparse_inference(network: str, x: Tensor, sparsity: float, distribution: str) -> Step:
     model = make(network)
-    topology = so.sparsify(model, sparsity, distribution=distribution)
+    exclude = NETWORKS[network].exclude
+    topology = so.sparsify(model, sparsity, distribution=distribution, exclude=exclude)
     engine = so.compile_inference(settled(model, images(network, 16)), topology)
     return lambda: engine(x)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernels.damaged import places
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -262,12 +263,3 @@ def test_random_changes_are_refused_or_run(tmp_path: Path) -> None:
         path = rewritten(tmp_path / "engine.safetensors", change)
         with contextlib.suppress(ValueError, TypeError, RuntimeError, MemoryError, IndexError):
             so.load_engine(path)(x)
-
-
-def places(value: Any) -> Any:
-    """Every place in nested lists and dicts that holds a number, a word or nothing."""
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(each, dict | list):
-            yield from places(each)
-        else:
-            yield value, key

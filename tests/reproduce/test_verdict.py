@@ -49,6 +49,23 @@ def test_corrections_of_a_single_seed_share_a_sentence(at_scale: AtScale, outcom
     assert single.endswith(": SparseOpt (global) -1.00, SparseOpt (overall) +1.50.")
 
 
+def test_corrections_that_nothing_is_claimed_of_share_a_sentence(
+    at_scale: AtScale, outcomes_of: OutcomesOf
+) -> None:
+    corrections = ("none", "layer", "global", "overall", "measured")
+    grid = at_scale(TARGETS["table-cifar100-set"], **SMALL | {"corrections": corrections})
+    measured = {BASE: [49.0, 50.0], OURS: [50.0, 49.0], Arm("global"): [48.0], Arm("overall"): [50.0, 50.5]}
+    ours, others = verdict(outcomes_of(grid, measured))
+    assert ours.startswith("SparseOpt against the baseline")
+    assert "One seed has no interval" in others
+    assert "no paired 95% interval leaves 0 out" in others
+    assert others.endswith(": SparseOpt (global) -1.00, SparseOpt (overall) +0.75 (2 seeds).")
+    worse = measured | {Arm("measured"): [40.0, 41.1]}
+    ours, norms, others = verdict(outcomes_of(grid, worse))
+    assert norms.startswith("measured against the baseline")
+    assert "below 0 in 1" in norms
+
+
 def test_the_training_loss_is_judged_the_other_way_round(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:
     grid = at_scale(TARGETS["table-cifar100-set"], **SMALL)
     same = {OURS: [50.0, 51.0, 52.0], BASE: [50.0, 51.0, 52.0]}

@@ -10,15 +10,15 @@ from sparseopt.lab.show.words import counted
 
 
 def verdict(outcomes: Outcomes) -> list[str]:
-    """One paragraph for each correction, with and without HAM, one for all that have a single seed, and one about step size
-    where it is controlled."""
+    """One paragraph for the paper's correction and each that something is claimed of, with and without HAM, one for all others,
+    and one about step size where it is controlled."""
     corrected = (*READINGS, *BY_NORM)
     arms = sorted((arm for arm in outcomes.grid.arms if arm.correction in corrected), key=lambda arm: arm.ham)
     counted_arms = [counts for arm in arms if (counts := count_claims(outcomes, arm)).differences]
-    single = [counts for counts in counted_arms if _single(counts)]
-    alone = single if len(single) > 1 else []
-    told = [_ordering(outcomes, counts) for counts in counted_arms if counts not in alone]
-    told += [_single_seeds(alone)] if alone else []
+    unclaimed = [counts for counts in counted_arms if counts.arm != Arm("layer") and _unclaimed(counts)]
+    together = unclaimed if len(unclaimed) > 1 else []
+    told = [_ordering(outcomes, counts) for counts in counted_arms if counts not in together]
+    told += [_nothing_claimed(together)] if together else []
     if not told and outcomes.grid.target.of_methods:
         return []
     if not told:
@@ -32,17 +32,30 @@ def _single(counts: ClaimCount) -> bool:
     return all(len(each.differences) < 2 for each in counts.differences.values())
 
 
-def _single_seeds(several: list[ClaimCount]) -> str:
-    gains = (
-        f"{counts.arm.label} {fmean(each.mean for each in counts.differences.values()):+.2f}"
-        for counts in several
-    )
+def _unclaimed(counts: ClaimCount) -> bool:
+    return not counts.claimed("improves") and not counts.claimed("worsens")
+
+
+def _nothing_claimed(several: list[ClaimCount]) -> str:
+    reasons = {
+        "one seed has no interval": any(map(_single, several)),
+        f"no paired {LEVEL:.0%} interval leaves 0 out": not all(map(_single, several)),
+    }
+    because = ", and ".join(reason for reason, holds in reasons.items() if holds)
     cells = {len(counts.differences) for counts in several}
     mean = "" if cells == {1} else ", mean over cells"
+    gains = ", ".join(f"{counts.arm.label} {_gain(counts)}" for counts in several)
     return (
-        "One seed has no interval, so nothing is claimed of these differences to the baseline, in points of test accuracy after "
-        f"the last epoch{mean}: {', '.join(gains)}."
+        f"{because[0].upper()}{because[1:]}, so nothing is claimed of these differences to the baseline, in points of test "
+        f"accuracy after the last epoch{mean}: {gains}."
     )
+
+
+def _gain(counts: ClaimCount) -> str:
+    differences = list(counts.differences.values())
+    mean = f"{fmean(each.mean for each in differences):+.2f}"
+    seeds = {len(each.differences) for each in differences}
+    return mean if max(seeds) < 2 else f"{mean} ({' to '.join(map(str, sorted(seeds)))} seeds)"
 
 
 def _ordering(outcomes: Outcomes, counts: ClaimCount) -> str:

@@ -4,7 +4,7 @@ At an update, layer by layer:
 
 1. salient are the active weights that RigL would keep, by magnitude, and the inactive ones it would grow, by |gradient|;
 2. a neuron with fewer than `gamma_sal` times the fan-in salient weights is ablated: it loses all its inputs. As many neurons as
-   it takes to hold the layer's weights stay in any case, those with most salient ones;
+   the layer's weights would fill (rounded down) stay in any case, those with most salient ones;
 3. the fan-in becomes k = floor(weights of the layer / neurons left), so ablation makes the others denser;
 4. each neuron left keeps its kept weights, the k largest if it has more, and grows by |gradient| up to k.
 

@@ -171,3 +171,48 @@ def test_a_text_that_is_more_than_a_message_is_not_frozen(kind: type[nn.Module])
         x = torch.randn(rows, 16, 6, 6)
         for sparse in (engine, model):
             torch.testing.assert_close(sparse(x), dense(x), rtol=1e-4, atol=1e-5)
+
+
+CAUGHT = """
+class Caught(Checked):
+    def forward(self, x):
+        try:
+            assert x.sum() > 0
+        except AssertionError:
+            x = -x
+        return self.b(self.a(x).relu())
+"""
+
+
+def test_an_assert_that_the_model_catches_does_not_raise() -> None:
+    model = made(CAUGHT, "Caught", Checked=Checked, __name__="caught")()
+    so.sparsify(model, 0.8, distribution="uniform")
+    engine, x = so.compile_inference(model), torch.rand(4, 16, 6, 6)
+    for each in (x, -x):
+        torch.testing.assert_close(engine(each), model.eval()(each), rtol=1e-4, atol=1e-5)
+
+
+class Said(Checked):
+    """A text that goes elsewhere before an assert says it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        said: list[str] = []
+        said.append(f"{x.shape[-1]}")
+        torch._assert(x.shape[1] == 16, said[0])
+        return self.b(self.a(x)) * len(said[0])
+
+
+class Shown(Checked):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x)) * len(f"{x.shape[-1]!r}")
+
+
+@pytest.mark.parametrize("kind", [Said, Shown])
+def test_a_text_that_is_read_is_that_of_the_value(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, x = kind(), torch.randn(4, 16, 6, 6)
+    topology = so.sparsify(model, 0.8, distribution="uniform")
+    expected = model(x)
+    torch.testing.assert_close(so.compile_inference(model)(x), expected, rtol=1e-4, atol=1e-5)
+    so.accelerate(model, topology)
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-5)

@@ -608,3 +608,42 @@ def test_random_changes_are_refused_or_run(everything: Path) -> None:
         path = changed(everything, change)
         with contextlib.suppress(ValueError, TypeError, RuntimeError, MemoryError, IndexError):
             so.load_engine(path)(x)
+
+
+def test_layers_of_a_stack_that_differ_are_not_saved_as_if_they_did_not(tmp_path: Path) -> None:
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2)
+    decoder.layers[1].activation = F.gelu  # pyright: ignore[reportAttributeAccessIssue]
+
+    class Decoded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.decoder = nn.Linear(8, 8), decoder
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.decoder(self.first(x), x)
+
+    model = Decoded().eval()
+    so.sparsify(model, 0.8, include="first.*")
+    with pytest.raises(ValueError, match="decoder"):
+        so.compile_inference(model).save(tmp_path / "engine")
+
+
+@pytest.mark.parametrize("padded", [nn.CircularPad2d((-1, 1, 0, 0)), None])
+def test_padding_that_goes_round_by_less_than_nothing_is_refused(padded: Any, tmp_path: Path) -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.pad = nn.Conv2d(8, 8, 3), padded
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.conv(x)
+            return F.pad(x, (-1, 1), mode="circular") if self.pad is None else self.pad(x)
+
+    def loaded() -> so.kernels.Engine:
+        so.compile_inference(model).save(tmp_path / "engine")
+        return so.load_engine(tmp_path / "engine")
+
+    model = Padded().eval()
+    so.sparsify(model, 0.8)
+    with pytest.raises(ValueError, match="pad"):
+        loaded()(torch.randn(1, 8, 8, 8))

@@ -205,3 +205,21 @@ def test_two_passes_at_once_are_right() -> None:
             assert each.grad is not None
             mask = topology.masks.get(name, torch.ones_like(each, dtype=torch.bool))
             torch.testing.assert_close(found[name][mask], each.grad[mask], rtol=0, atol=0)
+
+
+def test_a_region_without_batch_norm_is_made_again() -> None:
+    torch.manual_seed(0)
+    convs = (nn.Conv2d(16, 16, 3, padding=1, bias=False) for _ in range(2))
+    model = nn.Sequential(*(each for conv in convs for each in (conv, nn.ReLU())))
+    topology = so.sparsify(model, 0.8)
+    dense, x = copy.deepcopy(model), torch.randn(8, 16, 8, 8)
+    so.accelerate(model, topology)
+    for _ in range(5):
+        for each in (model, dense):
+            each.zero_grad()
+            each(x).square().sum().backward()
+        for (name, mine), its in zip(model.named_parameters(), dense.parameters(), strict=True):
+            assert mine.grad is not None
+            assert its.grad is not None
+            mask = topology.masks[name]
+            torch.testing.assert_close(mine.grad * mask, its.grad * mask, rtol=1e-4, atol=1e-4)

@@ -418,8 +418,19 @@ WIRINGS: dict[str, tuple[Wiring, int, bool, set[str]]] = {
     "summed": (lambda m, x: m.bn(m.a(x) + m.b(x)), 4, False, set()),
     "normalised and added": (lambda m, x: beside(m, m.a(x)) + m.b(x), 4, False, set()),
     "declared before, used elsewhere": (lambda m, x: m.bn(m.a(x)) + m.b(x), 4, True, {"a.weight"}),
+    "norm of another dimension": (
+        lambda m, x: m.bn(m.a(x).permute(0, 2, 1, 3)) + m.b(x).sum(),
+        8,
+        True,
+        set(),
+    ),
+    "running statistics": (lambda m, x: by_running(m, m.a(x)) + m.bn(m.b(x)), 4, False, {"b.weight"}),
     "in another order": (lambda m, x: m.bn(m.b(x).view(x.size(0), 4, 8, 8)) + m.a(x), 4, True, {"b.weight"}),
 }
+
+
+def by_running(model: Wired, y: torch.Tensor) -> torch.Tensor:
+    return F.batch_norm(y, model.bn.bias.data, model.bn.weight.data)
 
 
 def beside(model: Wired, y: torch.Tensor) -> torch.Tensor:
@@ -442,6 +453,28 @@ def test_a_layer_counts_where_batch_norm_takes_the_scale_of_its_neurons_away(nam
         torch.manual_seed(0)
         model = Wired(wiring, features, bias=bias).double()
         assert scale_matters(model, getattr(model, conv)) == (f"{conv}.weight" not in expected)
+
+
+def test_tied_layers_count_where_both_are_normalised() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6, bias=False), nn.Linear(4, 6, bias=False)
+            self.b.weight = self.a.weight
+            self.bn, self.other = nn.BatchNorm1d(6), nn.BatchNorm1d(6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.bn(self.a(x)) + self.also(self.b(x))
+
+        def also(self, y: torch.Tensor) -> torch.Tensor:
+            return y
+
+    class Both(Tied):
+        def also(self, y: torch.Tensor) -> torch.Tensor:
+            return self.other(y)
+
+    assert batch_normed(Tied()) == set()
+    assert batch_normed(Both()) == {"a.weight"}
 
 
 class OwnNorm(nn.BatchNorm2d):

@@ -49,7 +49,8 @@ class TapedRun:
         if tape is not None:
             run.set_state(tape.between)
             run.enter(images)
-            torch._foreach_add_(counters(run.plan.region.convs), 1)  # pyright: ignore[reportPrivateImportUsage]
+            if counted := counters(run.plan.region.convs):
+                torch._foreach_add_(counted, 1)  # pyright: ignore[reportPrivateImportUsage]
             play(tape.forward)
             return run.leave()
         run.begin()

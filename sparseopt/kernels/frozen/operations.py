@@ -4,7 +4,7 @@ Modules of `torch.nn` are written as the function they compute, with their param
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,13 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: A
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"attention to {key.shape[-2]} keys with {value.shape[-2]} values")
     return F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """As torch's, which leaves memory as it was where it goes round by less than nothing."""
+    if mode == "circular" and min(pad, default=0) < 0:
+        raise ValueError(f"padding that goes round cannot be negative, got {tuple(pad)}")
+    return F.pad(input, pad, mode, value)
 
 
 def _words(names: str) -> list[str]:
@@ -62,7 +69,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         F,
         "functional",
         "relu relu6 gelu silu elu leaky_relu hardswish hardsigmoid mish softplus softmax log_softmax sigmoid tanh linear conv1d "
-        "conv2d batch_norm layer_norm group_norm normalize pad max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d "
+        "conv2d batch_norm layer_norm group_norm normalize max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d "
         "interpolate embedding multi_head_attention_forward dropout dropout1d dropout2d "
         "dropout3d alpha_dropout conv3d conv_transpose1d conv_transpose2d conv_transpose3d instance_norm rms_norm "
         "local_response_norm max_pool1d max_pool3d avg_pool1d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool3d "
@@ -70,6 +77,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         "pixel_shuffle pixel_unshuffle unfold one_hot cosine_similarity upsample",
     ),
     "functional.scaled_dot_product_attention": attention,
+    "functional.pad": pad,
     "sparseopt.max_pool": max_pool,
     "sparseopt.added": added,
     "sparseopt.parts": parts,
@@ -78,6 +86,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 NAMES: dict[Any, str] = {function: name for name, function in reversed(FUNCTIONS.items())} | {
     getattr: "attribute",
     F.scaled_dot_product_attention: "functional.scaled_dot_product_attention",
+    F.pad: "functional.pad",
 }
 
 METHODS = frozenset(

@@ -139,7 +139,8 @@ def make_module(name: Any, options: Any, state: Mapping[str, Tensor]) -> nn.Modu
     require(set(options) == set(OPTIONS[name].split()), f"a {name} has other options than {sorted(options)}")
     options = {key: tuple(each) if isinstance(each, list) else each for key, each in options.items()}
     for key, each in options.items():
-        require(KINDS[key](each), f"a {name} cannot have {key}={each!r:.80}")
+        kind = _one_or_many(_whole(0, WIDEST)) if name.startswith("CircularPad") else KINDS[key]
+        require(kind(each), f"a {name} cannot have {key}={each!r:.80}")
     require(options.get("num_layers", 0) <= len(state), f"a {name} of more layers than it has tensors")
     with torch.device("meta"):
         module = _MADE[name](**options) if name in _MADE else getattr(nn, name)(**options)
@@ -188,6 +189,8 @@ def _says_the_same(made: nn.Module, module: nn.Module) -> bool:
         inherits
         and not must_be_called(module)
         and all(vars(module).get(name) == value for name, value in plain.items())
+        and vars(module).get("activation")
+        is vars(made).get("activation")  # a function, of each layer of a stack
     )
 
 

@@ -13,7 +13,7 @@ import operator
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -37,6 +37,18 @@ MAKES_TEXT = frozenset(
         *("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF", "BINARY_SUBSCR"),
     }
 )
+
+
+@dataclass(frozen=True)
+class Call:
+    """A place in a function's code: the instruction that calls, and the one after it."""
+
+    code: CodeType
+    begin: int
+    end: int
+
+    def made_by(self, frame: FrameType) -> bool:
+        return frame.f_code is self.code and self.begin <= frame.f_lasti < self.end
 
 
 class Unsupported(Exception):
@@ -183,7 +195,11 @@ def _buffer_guards(model: nn.Module, graph: Graph) -> list[Guard]:
 class Following(Tracer):
     """A tracer that sees `x += y`, which torch.fx takes for `x = x + y`, and refuses what only a value can answer."""
 
-    unsaid = 0  # values that were made a text for the message of an assert that has not been reached
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.unsaid: set[Call] = (
+            set()
+        )  # that a value was made a text for, and that have not turned out to be asserts
 
     def proxy(self, node: Node) -> Proxy:
         return _InPlaceProxy(node, self)
@@ -195,8 +211,10 @@ class Following(Tracer):
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **options: Any) -> Any:
         if target is torch._assert:
-            message = str(kwargs.get("message", args[-1]))
-            self.unsaid -= message.count(VALUE)
+            frames = list(_frames(sys._getframe(1)))
+            if any(map(_catches, frames)):
+                raise TraceError("an assert may be caught")
+            self.unsaid = {call for call in self.unsaid if not any(map(call.made_by, frames))}
         return super().create_proxy(kind, target, args, kwargs, *more, **options)
 
     def check_said(self) -> None:
@@ -236,10 +254,13 @@ class _Unasked:
     def __str__(self) -> str:
         raise TraceError("a value is made a text")
 
+    __repr__ = __str__
+
     def __format__(self: Any, spec: str) -> str:
-        if not _is_message(sys._getframe(1)):
+        call = _call_with_message(sys._getframe(1))
+        if call is None:
             raise TraceError("a value is made a text")
-        self.tracer.unsaid += 1
+        self.tracer.unsaid.add(call)
         return VALUE
 
     def __bool__(self: Any) -> bool:
@@ -259,15 +280,33 @@ def _steps_from(frame: FrameType) -> list[dis.Instruction]:
     return [each for each in steps if each.offset >= frame.f_lasti and each.opname not in WITHOUT_EFFECT]
 
 
-def _is_message(frame: FrameType) -> bool:
-    """Does the text that is being made go straight into a call whose result nobody reads? `torch._assert` is to be the one."""
+def _call_with_message(frame: FrameType) -> Call | None:
+    """The call that the text being made goes straight into, if nobody reads its result: `torch._assert` is to be the one."""
     steps = _steps_from(frame)[1:]
     end = next((at for at, each in enumerate(steps) if each.opname not in MAKES_TEXT), len(steps))
-    return [each.opname for each in steps[end : end + 2]] in (["CALL", "POP_TOP"], ["CALL_KW", "POP_TOP"])
+    match steps[end : end + 2]:
+        case [dis.Instruction(opname="CALL" | "CALL_KW") as call, dis.Instruction(opname="POP_TOP") as after]:
+            return Call(frame.f_code, call.offset, after.offset)
+    return None
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and its callers, up to the tracer."""
+    while frame is not None and frame.f_code is not Following.trace.__code__:
+        yield frame
+        frame = frame.f_back
+
+
+def _catches(frame: FrameType) -> bool:
+    """Has it a `try`, or a `with`, which may catch what an assert raises? torch's and our own let it pass."""
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return package not in ("torch", "sparseopt") and bool(frame.f_code.co_exceptiontable)
 
 
 def _asserted(frame: FrameType) -> bool | None:
     """The answer that keeps an assert from raising, if it is an assert that asks."""
+    if any(map(_catches, _frames(frame))):
+        return None
     steps = [each for each in _steps_from(frame) if each.opname != "TO_BOOL"][:2]
     if len(steps) < 2 or not steps[0].opname.startswith("POP_JUMP"):
         return None

@@ -11,7 +11,7 @@ lie directly in it those count that are declared right before a BatchNorm of as 
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, fx, nn
@@ -34,6 +34,7 @@ PASSING = {
 }
 HOMOGENEOUS_NAMES = {"relu", "relu_", "leaky_relu", "leaky_relu_", "prelu"}
 CONCATENATES = {"cat", "concat", "concatenate"}
+REGROUPS = {*CONCATENATES, "flatten", "reshape", "view"}
 ASKS = {"size", "dim", "numel", "getattr"}  # about a tensor, and not for its values
 
 
@@ -68,7 +69,7 @@ def _skeleton(model: nn.Module) -> nn.Module:
     for module in skeleton.modules():
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
-    return skeleton
+    return skeleton.train()  # as it will be corrected
 
 
 def _found(
@@ -91,9 +92,39 @@ def _found(
     for node in graph.nodes:
         if node.op == "call_module":
             calls.setdefault(module.get_submodule(str(node.target)), []).append(node)
-    for layer, nodes in calls.items():
-        if layer in weights and into[getattr(layer, "bias", True) is not None].issuperset(nodes):
-            yield weights[layer]
+    for layer, name in weights.items():
+        nodes = [node for holder in _holders(layer, below) for node in calls.get(holder, ())]
+        reached = into[getattr(layer, "bias", True) is not None]
+        if (
+            nodes
+            and reached.issuperset(nodes)
+            and all(_fits(each, module, layers[name].neurons) for each in nodes)
+        ):
+            yield name
+
+
+def _holders(layer: nn.Module, modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """The modules that have a parameter of the layer: itself, and those whose weight is tied to its."""
+    own = {id(each) for each in layer.parameters()}
+    return [each for each in modules if any(id(p) in own for p in each.parameters(recurse=each is layer))]
+
+
+def _fits(node: fx.Node, root: nn.Module, neurons: int) -> bool:
+    """Has every BatchNorm that a node leads into one feature a neuron? Where features are put together, that is not asked."""
+    for user in node.users:
+        module = root.get_submodule(str(user.target)) if user.op == "call_module" else None
+        if isinstance(module, _BatchNorm):
+            if module.num_features != neurons:
+                return False
+        elif (
+            _called(user) in ASKS
+            or _called(user) in REGROUPS
+            or isinstance(module, nn.Flatten | nn.Unflatten)
+        ):
+            continue
+        elif not _is_norm(user, root) and not _fits(user, root, neurons):
+            return False
+    return True
 
 
 def _declared(
@@ -136,7 +167,10 @@ def _into_norm(graph: fx.Graph, root: nn.Module, biased: bool) -> set[fx.Node]:
 def _is_norm(node: fx.Node, root: nn.Module) -> bool:
     if node.op == "call_module":
         return isinstance(root.get_submodule(str(node.target)), _BatchNorm)
-    return node.target is torch.nn.functional.batch_norm
+    if node.target is not torch.nn.functional.batch_norm:
+        return False
+    training = node.args[5] if len(node.args) > 5 else node.kwargs.get("training", False)
+    return training is not False  # with running statistics the scale stays
 
 
 def _passes(node: fx.Node, root: nn.Module, biased: bool) -> bool:

@@ -612,7 +612,7 @@ def test_random_changes_are_refused_or_run(everything: Path) -> None:
 
 def test_layers_of_a_stack_that_differ_are_not_saved_as_if_they_did_not(tmp_path: Path) -> None:
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2)
-    decoder.layers[1].activation = F.gelu  # pyright: ignore[reportAttributeAccessIssue]
+    setattr(decoder.layers[1], "activation", F.gelu)  # noqa: B010
 
     class Decoded(nn.Module):
         def __init__(self) -> None:

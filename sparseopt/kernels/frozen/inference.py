@@ -22,7 +22,8 @@ from sparseopt.kernels.match.modules import must_be_called
 from sparseopt.kernels.match.pieces import BREAK_EVEN, find_pieces
 from sparseopt.kernels.match.reasons import HOOKED, layers, not_known, why_dense
 from sparseopt.kernels.match.rewrite import Piece, rewrite
-from sparseopt.kernels.match.tracing import Unsupported, defaults, trace, unprovable_python
+from sparseopt.kernels.match.tracing import Unsupported
+from sparseopt.kernels.match.whole import defaults, trace, unprovable_python
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.norm import Normed
 from sparseopt.topology import Topology

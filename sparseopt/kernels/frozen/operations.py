@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.pool import max_pool
 from sparseopt.kernels.match.mutation import added
-from sparseopt.kernels.match.tracing import parts
+from sparseopt.kernels.match.whole import parts
 
 ATTRIBUTES = ("shape", "ndim", "dtype", "device", "T", "mT", "values", "indices")
 

@@ -18,9 +18,14 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
     >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
     True
     """
+    return torch.Generator().manual_seed(keyed(seed, *key))
+
+
+def keyed(seed: int, *key: int | str) -> int:
+    """A seed that depends on these alone."""
     text = "\x1f".join([str(seed), *map(str, key)])
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    return int.from_bytes(digest, "little") >> 1
 
 
 def uniform(draw: torch.Generator | None, *shape: int) -> Tensor:

@@ -1,4 +1,5 @@
 import hashlib
+import http.client
 import io
 import os
 import pickle
@@ -70,9 +71,37 @@ def test_a_wrong_download_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "numbers.bin").write_bytes(b"0124")
     folder = tmp_path / "data"
     folder.mkdir()
-    with pytest.raises(UserError, match="not the official file"):
+    with pytest.raises(
+        UserError, match=r"not the official numbers\.bin.*cut short or changed.*put the file into"
+    ):
         fetch.read_file(file, folder)
     assert list(folder.iterdir()) == []
+
+
+def test_a_connection_that_breaks_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = official(tmp_path / "numbers.bin", b"0123")
+
+    def broken(*_: object, **__: object) -> None:
+        raise http.client.IncompleteRead(b"01")
+
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(fetch.urllib.request, "urlopen", broken)
+    with pytest.raises(UserError, match="cannot be downloaded"):
+        fetch.read_file(file, tmp_path / "data")
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_what_was_downloaded_can_be_read_by_whoever_may(tmp_path: Path) -> None:
+    file = official(tmp_path / "numbers.bin", b"0123")
+    (tmp_path / "data").mkdir()
+    before = os.umask(0o022)
+    try:
+        fetch.read_file(file, tmp_path / "data")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "data" / "numbers.bin").stat().st_mode & 0o777 == 0o644
 
 
 def test_offline_and_absent_says_which_file_to_put_where(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from sparseopt.__main__ import main
 from sparseopt.kernels.frozen.file import dense_file, read, stored_masks
 from sparseopt.lab.config.configfile import read_config
 from sparseopt.lab.config.recipes import RECIPES
-from sparseopt.lab.runs.catalogue import find_runs
+from sparseopt.lab.export.hub import export_hub
+from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.training.experiment import build_model
 from sparseopt.lab.training.train import Summary, train
 
@@ -91,6 +92,21 @@ def test_hub(trained: tuple[Path, Summary], capsys: pytest.CaptureFixture[str]) 
     card = (folder / "hub" / "README.md").read_text()
     assert f"{summary.result['test_accuracy']:.2%}" in card
     assert f"{summary.result['active_weights']:,} active of {summary.result['weights']:,}" in card
+
+
+def test_a_card_tells_the_data_and_not_where_they_were(trained: tuple[Path, Summary]) -> None:
+    folder, summary = trained
+    assert summary.experiment is not None
+    run = Run.read(folder)
+    own = replace(
+        run, config=replace(run.config, data="imagefolder:/home/alice/clinic/patients", model="timm:resnet18")
+    )
+    files = export_hub(summary.experiment, own, folder / "own")
+    texts = [path.read_text() for path in files if path.suffix != ".safetensors"]
+    assert not any("alice" in text for text in texts)
+    (card,) = [text for text in texts if text.startswith("---")]
+    assert "datasets: [imagefolder-patients]" in card
+    assert read_config(folder / "own" / "config.json").data == "imagefolder:patients"
 
 
 def test_the_code_on_the_model_card_runs(

@@ -18,9 +18,13 @@ import torch
 from sparseopt.kernels import accelerated_layers
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import INTERRUPTED, UserError
+from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.runs.checkpoint import decode
+from sparseopt.lab.runs.provenance import in_words
 from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.training import experiment
 from sparseopt.lab.training.acceleration import Accelerate, Storage
+from sparseopt.lab.training.experiment import build_model
 from sparseopt.lab.training.restore import restore, with_dense_storage
 from sparseopt.lab.training.train import train
 from sparseopt.lab.training.trainer import Diverged, Observer, Trainer
@@ -306,7 +310,53 @@ def test_going_on_under_other_conditions_is_told(
     assert f"torch was 1.0, is {torch.__version__}" in caplog.text
     assert "accelerate" in caplog.text
     assert caplog.text.count("bits") == 2
-    assert json.loads((out / "config.json").read_text()) == record
+    after = json.loads((out / "config.json").read_text())
+    assert after.pop("continued") == [{"step": 5, "torch": torch.__version__, "accelerate": "off"}]
+    assert after == record
+    told = in_words(Run.read(out).environment)
+    assert told["torch"] == f"1.0, then {torch.__version__}"
+    assert told["accelerate"] == "on, then off"
+
+
+def test_going_on_again_is_compared_with_what_was_last(
+    small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(UserError):
+        train(small(), out, observers=[At(5, interrupt)])
+    record = json.loads((out / "config.json").read_text())
+    record["versions"]["torch"] = "1.0"
+    (out / "config.json").write_text(json.dumps(record))
+    with pytest.raises(UserError):
+        train(small(), out, observers=[At(11, interrupt)])
+    caplog.clear()
+    train(small(), out)
+    assert "bits" not in caplog.text
+    assert len(json.loads((out / "config.json").read_text())["continued"]) == 1
+
+
+class Drawing(torch.nn.Module):
+    """A network with dropout."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(torch.nn.functional.dropout(x, 0.5, self.training))
+
+
+def test_a_network_that_draws_ends_with_the_same_bits(
+    *, small: Small, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "build_model", lambda *args: Drawing(build_model(*args)))
+    train(small(), tmp_path / "whole")
+    torch.rand(3)  # somebody else has drawn meanwhile
+    with pytest.raises(UserError):
+        train(small(), tmp_path / "run", observers=[At(13, interrupt)])
+    torch.rand(5)
+    train(small(), tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_a_run_of_an_older_version_goes_on(

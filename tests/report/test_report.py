@@ -138,7 +138,7 @@ def test_warnings_tell_what_is_wrong(make: Maker, tmp_path: Path) -> None:
     assert "torch: 2.13.0, 2.12.0" in told
     assert "stopped: epoch 0 of 5" in told
     assert "lost: 3 of 5 epochs" in told
-    assert "lr 0.5: 2 finished seeds" in told
+    assert "lr 0.5: 1 finished seed" in told
 
 
 def test_a_run_in_progress_is_told_as_one(make: Maker, tmp_path: Path) -> None:
@@ -357,6 +357,25 @@ def test_differences_from_a_chosen_baseline_are_paired(make: Maker, paired: Path
         assert each.accuracy.mean == pytest.approx(0.05 * factor)
     (path, *_) = difference_table(study, found).rows
     assert f"{5 * factor:+.2f}" in [cell.text for cell in path]
+
+
+def test_a_seed_that_was_trained_twice_counts_once_by_its_mean(make: Maker, paired: Path) -> None:
+    again = make.run(paired / "again", seed=0, sparsity=0.8, correction="layer")
+    rows = [json.loads(line) for line in (again / "metrics.jsonl").read_text().splitlines()]
+    rows[-1]["test_accuracy"] += 0.3
+    (again / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    runs = survey(paired).runs
+    for order in (runs, runs[::-1]):
+        found, _ = differences(Study(order), read_baseline(["correction=none"]))
+        assert found.seeds == [0, 1, 2]
+        assert found.accuracy.mean == pytest.approx(0.05 * (1 - math.exp(-5 / 2)) + 0.15 / 3)
+
+
+def test_a_finished_run_that_lost_its_last_rows_does_not_count(make: Maker, paired: Path) -> None:
+    file = paired / "0.8-layer-0" / "metrics.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    found, _ = differences(Study(survey(paired).runs), read_baseline(["correction=none"]))
+    assert found.seeds == [1, 2]
 
 
 def test_tables_are_written_for_programs_and_papers(paired: Path, capsys: pytest.CaptureFixture[str]) -> None:

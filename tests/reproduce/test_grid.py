@@ -142,6 +142,7 @@ def test_figures_stand_beside_the_papers_only_where_the_runs_are_made_alike(
         ({"seeds": 0}, "--seeds must be at least 1, got 0"),
         ({"fraction_of_data": 0.0}, "--fraction-of-data must be greater than 0 and at most 1, got 0"),
         ({"corrections": ("none", "globl")}, r"no 'globl' \(did you mean global\?\)"),
+        ({"corrections": ("none", "auto")}, "auto chooses layer by layer.*write layer, which it is"),
         ({"corrections": ("layer",)}, "--corrections must include none"),
         ({"lr_controls": (1.0,)}, "--lr-controls must be greater than 0 and other than 1"),
         ({"batch_size": 0}, "--batch-size must be at least 1"),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from sparseopt.lab.reproduce.grid import Arm, Grid
 from sparseopt.lab.reproduce.layout import Best, LabelledTable, for_page, for_terminal, markdown
 from sparseopt.lab.reproduce.outcomes import Outcomes
 from sparseopt.lab.reproduce.records import csv_text, records
+from sparseopt.lab.reproduce.scale import sentence
 from sparseopt.lab.reproduce.tables import accuracy_table, convergence_table, difference_table
 from sparseopt.lab.reproduce.targets import TARGETS, Target
 
@@ -89,6 +91,56 @@ def test_differences_are_paired_and_claimed_only_with_an_interval_off_zero(
     assert difference_table(worse).rows[0][-1] == "-1.20 (-1.70 to -0.70) worsens"
     single = outcomes_of(set_97(), {OURS: [60.0], BASE: [50.0]})
     assert difference_table(single).rows[0][-1] == "+10.00 (1 seed) no claim"
+
+
+def test_pairs_that_differ_in_more_than_what_is_compared_are_counted(
+    set_97: AtScale, outcomes_of: OutcomesOf
+) -> None:
+    outcomes = outcomes_of(set_97(), {OURS: [54.0, 56.2, 50.4], BASE: [53.0, 55.0, 49.0]})
+
+    def notes(*ours: dict[str, object]) -> list[str]:
+        cells = {
+            key: replace(
+                cell,
+                runs={
+                    seed: replace(
+                        run,
+                        environment=ours[seed] if cell.row.arm == OURS else {"processor": "A", "ranks": 1},
+                    )
+                    for seed, run in cell.runs.items()
+                },
+            )
+            for key, cell in outcomes.cells.items()
+        }
+        return [
+            note for note in difference_table(replace(outcomes, cells=cells)).notes if " of 3 pairs" in note
+        ]
+
+    same: dict[str, object] = {"processor": "A", "ranks": 1}
+    assert notes(same, same, same) == []
+    (processors,) = notes(
+        same, {**same, "processor": "B"}, {**same, "continued": [{"step": 5, "processor": "B"}]}
+    )
+    assert processors.startswith("2 of 3 pairs ran on processors of two kinds")
+    ranks, half = notes(
+        {**same, "ranks": 8}, {**same, "accelerate": "bfloat16"}, {**same, "accelerate": "on"}
+    )
+    assert ranks.startswith("1 of 3 pairs ran on two numbers of ranks")
+    assert half.startswith("1 of 3 pairs ran with activations in bfloat16 on one side")
+
+
+def test_one_candidate_is_no_search(set_97: AtScale, outcomes_of: OutcomesOf) -> None:
+    grid = set_97(tune=(("lr", 0.4),))
+    outcomes = outcomes_of(grid, {OURS: [54.0], BASE: [53.0]})
+    told = " ".join(
+        [
+            sentence(grid.target, grid.scale),
+            *accuracy_table(outcomes).notes,
+            *difference_table(outcomes).notes,
+        ]
+    )
+    assert "every row with lr=0.4" in told
+    assert "best" not in told.replace("the best of a block", "")
 
 
 def test_only_seeds_that_both_have_are_paired(set_97: AtScale, outcomes_of: OutcomesOf) -> None:

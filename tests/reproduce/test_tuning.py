@@ -122,6 +122,15 @@ def test_several_settings_are_tried_in_all_combinations(at_scale: AtScale) -> No
     assert (config.lr, config.every) == (0.2, 200)
 
 
+def test_nothing_is_in_proportion_to_0() -> None:
+    for of_0, other in ((30.0, 40.0), (40.0, 30.0)):
+        tried: dict[Candidate, float | None] = {
+            (("drop_fraction", 0.0),): of_0,
+            (("drop_fraction", 0.3),): other,
+        }
+        assert RowSearch(ROW, 10, tried).further() is None
+
+
 def test_further_out_keeps_the_other_settings() -> None:
     tried = {
         (("lr", 0.1), ("every", 100)): 30.0,

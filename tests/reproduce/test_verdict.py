@@ -66,6 +66,20 @@ def test_corrections_that_nothing_is_claimed_of_share_a_sentence(
     assert "below 0 in 1" in norms
 
 
+def test_a_claim_of_the_training_loss_alone_has_its_own_paragraph(
+    at_scale: AtScale, outcomes_of: OutcomesOf
+) -> None:
+    corrections = ("none", "global", "measured", "overall")
+    grid = at_scale(TARGETS["table-cifar100-set"], **SMALL | {"corrections": corrections})
+    arms = [Arm(name) for name in corrections]
+    same = {arm: [50.0, 51.0, 52.0] for arm in arms}
+    losses = {arm: [1.0, 2.0, 1.0] for arm in arms} | {Arm("measured"): [1.1, 2.24, 1.14]}
+    norms, others = verdict(outcomes_of(grid, same, losses))
+    assert norms.startswith("measured against the baseline")
+    assert "above 0 in 1." in norms
+    assert others.endswith(": SparseOpt (global) +0.00 (3 seeds), SparseOpt (overall) +0.00 (3 seeds).")
+
+
 def test_the_training_loss_is_judged_the_other_way_round(at_scale: AtScale, outcomes_of: OutcomesOf) -> None:
     grid = at_scale(TARGETS["table-cifar100-set"], **SMALL)
     same = {OURS: [50.0, 51.0, 52.0], BASE: [50.0, 51.0, 52.0]}

@@ -51,6 +51,7 @@ GRID = ["--grid", "seed=0,1"]
         (["--grid", "method=set,magic"], "'magic' is not one of dense, static, set, rigl"),
         (["--grid", "max_grad_norm=none,x"], "'x' is not a number or none"),
         (["--grid", "hidden=64x"], "'64x' is not widths such as 64x32"),
+        (["--grid", "exclude=none,none"], "--grid exclude has none twice"),
         (
             ["--grid", "sparsity=0.9,1.5"],
             "sparsity=1.5: --sparsity must be at least 0 and less than 1, got 1.5",

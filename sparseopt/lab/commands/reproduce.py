@@ -32,7 +32,7 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 
 @dataclass(frozen=True)
 class ReproduceOptions(Place):
-    """Where and how; none of this changes what is trained."""
+    """Where and how: what is trained stays the same but for rounding, which --accelerate bfloat16 makes coarse."""
 
     out: Path = Path("reproduction")
     """Folder: the runs of all targets are in its `runs`."""

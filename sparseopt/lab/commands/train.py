@@ -23,7 +23,7 @@ PROG = "sparseopt train"
 
 @dataclass(frozen=True)
 class TrainOptions(Place):
-    """Where the run happens; none of this changes what is trained."""
+    """Where the run happens: what is trained stays the same but for rounding, which --accelerate bfloat16 makes coarse."""
 
     config: Path | None = None
     """Repeat a run: take the defaults of all settings from its config.json instead of from a recipe."""

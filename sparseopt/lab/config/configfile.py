@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sparseopt.lab.config.recipes import Config
+from sparseopt.lab.config.values import options_of
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.system.files import read_json
 
@@ -38,10 +39,14 @@ def checked_config(values: dict[str, Any], path: Path) -> Config:
     ]
     if missing:
         raise UserError(f"{path} lacks {', '.join(missing)}; add them, or start from a recipe")
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
-    return Config(**fields)
+    return Config(**{name: _as_field(value, kinds[name]) for name, value in values.items()})
+
+
+def _as_field(value: Any, kind: Any) -> Any:
+    """A JSON value as the field has it: `1` and `1.0` are one number, and one experiment."""
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if type(value) is int and float in options_of(kind) else value
 
 
 def fits(value: Any, kind: Any) -> bool:

@@ -218,7 +218,7 @@ class Config:
     @property
     def recipe(self) -> str:
         """The data set and the network: the name of the recipe, if there is one of these two."""
-        return f"{_label(self.data)}-{_label(self.model)}"
+        return f"{short(self.data)}-{short(self.model)}"
 
     @property
     def run_name(self) -> str:
@@ -226,7 +226,7 @@ class Config:
         sparse = [] if self.method == "dense" else [f"{self.sparsity:g}", self.correction]
         parts = [self.recipe, self.method, *sparse, *(["ham"] if self.ham else []), f"seed{self.seed}"]
         if rest := self.unusual():
-            parts.append(hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:6])
+            parts.append(hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:12])
         return "-".join(parts)
 
     def unusual(self) -> dict[str, Any]:
@@ -251,14 +251,14 @@ class Config:
 def _spelled_out(name: str, value: Any) -> bool:
     """Does the name of a run tell this setting whole? A search may choose a sparsity of many digits, and a path is shortened."""
     if name in ("data", "model"):
-        return _label(value) == value
+        return short(value) == value
     return name in NAMED and (name != "sparsity" or float(f"{value:g}") == value)
 
 
-def _label(value: str) -> str:
-    """A data set or network in the name of a folder.
+def short(value: str) -> str:
+    """A data set or network in the name of a folder: of a path, the last part.
 
-    >>> _label("cifar100"), _label("imagefolder:/data/birds/"), _label("timm:resnet18.a1_in1k")
+    >>> short("cifar100"), short("imagefolder:/data/birds/"), short("timm:resnet18.a1_in1k")
     ('cifar100', 'imagefolder-birds', 'timm-resnet18.a1_in1k')
     """
     kind, colon, rest = value.partition(":")

@@ -1,4 +1,7 @@
-"""Settings as a command line spells them: `0.9`, `rigl`, `none`, `yes`, `64x32`, each read as its field of `Config` wants it."""
+"""Settings as a command line spells them, each read as its field of `Config` wants it.
+
+`0.9`, `rigl`, `none`, `yes`, `64x32`, `stem.*+fc.*`
+"""
 
 import types
 from collections.abc import Iterator, Sequence
@@ -41,6 +44,8 @@ def value_of(name: str, text: str, option: str) -> Any:
 
     >>> value_of("lr", "1e-2", "--grid"), value_of("hidden", "64x32", "--grid"), value_of("max_grad_norm", "none", "--grid")
     (0.01, (64, 32), None)
+    >>> value_of("exclude", "stem.*+fc.*", "--grid"), value_of("exclude", "none", "--grid")
+    (('stem.*', 'fc.*'), ())
     """
     for kind in options_of(KINDS[name]):
         try:
@@ -61,15 +66,16 @@ def options_of(kind: Any) -> tuple[Any, ...]:
 def spelled(value: Any) -> str:
     """A value as a command line spells it.
 
-    >>> [spelled(value) for value in (0.9, None, True, (64, 32), "rigl")]
-    ['0.9', 'none', 'yes', '64x32', 'rigl']
+    >>> [spelled(value) for value in (0.9, None, True, (64, 32), "rigl", ("stem.*", "fc.*"))]
+    ['0.9', 'none', 'yes', '64x32', 'rigl', 'stem.*+fc.*']
     """
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple | list):
-        return "x".join(map(str, value))
+        words = any(isinstance(each, str) for each in value)
+        return ("+" if words else "x").join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -77,6 +83,8 @@ def _read(text: str, kind: Any) -> Any:
     """The text as a value of one type; ValueError if it is none."""
     if get_origin(kind) is Literal:
         return get_args(kind)[get_args(kind).index(text)]
+    if get_origin(kind) is tuple and str in get_args(kind):
+        return () if text == "none" else tuple(text.split("+"))
     if get_origin(kind) is tuple:
         return tuple(int(width) for width in text.split("x"))
     if kind is types.NoneType:
@@ -92,6 +100,10 @@ def _one_of(values: dict[str, Any], text: str) -> Any:
     return values[text.lower()]
 
 
+def _several(kind: Any) -> str:
+    return "none, or words such as stem.*+fc.*" if str in get_args(kind) else "widths such as 64x32"
+
+
 def _in_words(kind: Any) -> str:
     words = {
         int: "a whole number",
@@ -105,5 +117,5 @@ def _in_words(kind: Any) -> str:
         if get_origin(each) is Literal:
             parts.append(f"one of {', '.join(get_args(each))}")
         else:
-            parts.append("widths such as 64x32" if get_origin(each) is tuple else words[each])
+            parts.append(_several(each) if get_origin(each) is tuple else words[each])
     return " or ".join(parts)

@@ -5,7 +5,9 @@ so that a data directory may be shared and read-only.
 """
 
 import hashlib
+import http.client
 import os
+import secrets
 import shutil
 import tarfile
 import tempfile
@@ -85,23 +87,24 @@ def read_verified(path: Path, md5: str) -> bytes:
 
 def download(file: OfficialFile, folder: Path) -> Path:
     """Fetch a file into a folder. It gets its name only once it is complete and verified."""
-    part = None
+    part = folder / f".{file.name}.{secrets.token_hex(6)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{file.name}.", delete=False) as target:
-            part = Path(target.name)
-            with urllib.request.urlopen(file.url, timeout=TIMEOUT) as answer:
-                shutil.copyfileobj(answer, target)
-        read_verified(part, file.md5)
+        with part.open("xb") as target, urllib.request.urlopen(file.url, timeout=TIMEOUT) as answer:
+            shutil.copyfileobj(answer, target)
+        if hashlib.md5(part.read_bytes(), usedforsecurity=False).hexdigest() != file.md5:
+            raise UserError(
+                f"what {file.url} sent is not the official {file.name}, by its md5: the download was cut short or changed on the "
+                f"way; try again, or put the file into {folder}"
+            )
         return part.replace(folder / file.name)
-    except OSError as error:  # of which URLError and a timeout are kinds
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    except (OSError, http.client.HTTPException) as error:  # URLError and a timeout are kinds of OSError
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error or type(error).__name__
         raise UserError(
             f"{file.name} is not in {folder} and cannot be downloaded ({reason}); put {file.url} there"
         ) from error
     finally:
-        if part is not None:
-            part.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def unpack(packed: Path, archive: OfficialArchive, folder: Path) -> None:

@@ -4,11 +4,13 @@ The files are those of `huggingface_hub.PyTorchModelHubMixin`: model.safetensors
 settings. The masks are in the metadata of model.safetensors, where `so.load` finds them.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from sparseopt import __version__
 from sparseopt.kernels.frozen.file import DENSE_FILE, dense_file
 from sparseopt.lab.config.differences import described
+from sparseopt.lab.config.recipes import short
 from sparseopt.lab.runs.catalogue import EXPORTED, Run
 from sparseopt.lab.show.words import duration
 from sparseopt.lab.system.files import reporting_write_errors, write_bytes, write_json
@@ -53,10 +55,18 @@ def export_hub(experiment: Experiment, run: Run, folder: Path) -> list[Path]:
         masks = {} if experiment.topology is None else dict(experiment.topology.masks)
         contents = dense_file(experiment.model.state_dict(), masks, format="pt")
     write_bytes(folder / DENSE_FILE, contents)
-    config = {"config": run.config.to_json(), "name": run.config.run_name, EXPORTED: __version__}
-    write_json(folder / "config.json", config)
+    settings = replace(run.config, data=_without_path(run.config.data)).to_json()
+    write_json(
+        folder / "config.json", {"config": settings, "name": run.config.run_name, EXPORTED: __version__}
+    )
     write_bytes(folder / "README.md", card(experiment, run).encode())
     return [folder / name for name in (DENSE_FILE, "config.json", "README.md")]
+
+
+def _without_path(data: str) -> str:
+    """A data set as strangers may read it: where the folder was is nobody's business."""
+    kind, colon, _ = data.partition(":")
+    return f"{kind}:{short(data).removeprefix(f'{kind}-')}" if colon else data
 
 
 def card(experiment: Experiment, run: Run) -> str:
@@ -67,7 +77,7 @@ def card(experiment: Experiment, run: Run) -> str:
         name=config.run_name,
         method=config.method,
         model=config.model,
-        data=config.recipe.removesuffix(f"-{config.model}"),
+        data=short(config.data),
         version=__version__,
         sparsity=0.0 if topology is None else topology.sparsity(),
         accuracy=last["test_accuracy"],
@@ -79,7 +89,7 @@ def card(experiment: Experiment, run: Run) -> str:
         planned=config.epochs,
         seconds=duration(last["seconds"]),
         seed=config.seed,
-        unusual=described(config.unusual()) or "none",
+        unusual=described(replace(config, data=_without_path(config.data)).unusual()) or "none",
         shape=experiment.data.shape,
         classes=experiment.data.classes,
     )

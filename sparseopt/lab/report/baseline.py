@@ -6,6 +6,7 @@ that is compared with it. Runs of one seed share initial weights, masks and batc
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from sparseopt.lab.config.differences import differing
@@ -74,19 +75,27 @@ def _baseline_of(group: Group, baselines: Sequence[Group], chosen: Mapping[str, 
 
 
 def _difference(group: Group, base: Group) -> Difference | None:
-    own, others = ({run.config.seed: run for run in each.finished} for each in (group, base))
+    own, others = (_by_seed(each) for each in (group, base))
     seeds = sorted(own.keys() & others.keys())
     if not seeds:
         return None
-    accuracy = compare(*(_of([runs[seed] for seed in seeds], "test_accuracy") for runs in (own, others)))
+    accuracy = compare(*([_mean(runs[seed], "test_accuracy") for seed in seeds] for runs in (own, others)))
     loss = compare_relative(
-        *(_of([runs[seed] for seed in seeds], "mean_train_loss") for runs in (own, others))
+        *([_mean(runs[seed], "mean_train_loss") for seed in seeds] for runs in (own, others))
     )
     return Difference(group, seeds, accuracy, loss)
 
 
-def _of(runs: Sequence[Run], name: str) -> list[float]:
-    return [run.last[name] for run in runs]
+def _by_seed(group: Group) -> dict[int, list[Run]]:
+    found: dict[int, list[Run]] = {}
+    for run in group.finished:
+        found.setdefault(run.config.seed, []).append(run)
+    return found
+
+
+def _mean(runs: Sequence[Run], name: str) -> float:
+    """Of the runs of one seed: one, but where several machines have trained it."""
+    return fmean(run.last[name] for run in runs)
 
 
 def difference_table(study: Study, found: Sequence[Difference]) -> ReportTable:

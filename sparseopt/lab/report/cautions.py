@@ -75,7 +75,11 @@ def _cut_short(study: Study) -> Iterator[Caution]:
     runs = [run for run in _in_state(study, "finished") if len(run.rows) != run.config.epochs]
     if runs:
         about = [f"{study.names[run.path]}: {len(run.rows)} of {run.config.epochs} epochs" for run in runs]
-        yield Caution(f"{_runs(runs)} finished, but the metrics of some epochs are missing.", about, True)
+        yield Caution(
+            f"{_runs(runs)} finished, but the metrics of some epochs are missing; the results leave them out.",
+            about,
+            True,
+        )
 
 
 def _few_seeds(study: Study) -> Iterator[Caution]:
@@ -100,7 +104,10 @@ def _repeated(study: Study) -> Iterator[Caution]:
         if count > 1
     ]
     if about:
-        yield Caution("The same settings and seed more than once: the means count each as a seed.", about)
+        yield Caution(
+            "The same settings and seed more than once: means count each as a seed, differences to a baseline take their mean.",
+            about,
+        )
 
 
 def _environments(study: Study) -> Iterator[Caution]:

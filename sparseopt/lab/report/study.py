@@ -2,14 +2,14 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.runs.groups import Settings, grouped
+from sparseopt.lab.runs.provenance import in_words
 
 
 class Study:
@@ -34,13 +34,7 @@ class Study:
     @cached_property
     def environments(self) -> list[Settings]:
         """What every run ran on, versions first."""
-        return [_flat(run.environment) for run in self.runs]
-
-
-def _flat(environment: Mapping[str, Any]) -> Settings:
-    rest = dict(environment)
-    versions = rest.pop("versions", None)
-    return {**(versions if isinstance(versions, dict) else {}), **rest}
+        return [in_words(run.environment) for run in self.runs]
 
 
 def _refuse_several_data_sets(runs: Sequence[Run]) -> None:

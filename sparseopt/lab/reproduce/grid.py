@@ -8,30 +8,10 @@ from typing import cast
 from sparseopt.lab.config.controls import CorrectionName, correction
 from sparseopt.lab.config.recipes import Config, MethodName
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.reproduce.corrections import DECAY, NAMES, ORDER, READINGS
 from sparseopt.lab.reproduce.paper import Setting
-from sparseopt.lab.reproduce.scale import DECAY, Candidate, Scale, is_papers, warmup
+from sparseopt.lab.reproduce.scale import Candidate, Scale, is_papers, warmup
 from sparseopt.lab.reproduce.targets import GrowFrom, Target
-
-READINGS: tuple[CorrectionName, ...] = ("layer", "global", "overall")
-"""SparseOpt: the paper's average sparsity over neurons can be read as the layer's, the network's, or its share of zeros."""
-
-BY_NORM: tuple[CorrectionName, ...] = ("measured", "angular")
-"""Corrections of ours, by the norms of the weights."""
-
-ORDER: tuple[CorrectionName, ...] = (*READINGS, *BY_NORM, "unnormalized", "layerwise", "shuffled", "none")
-"""Rows of a block as the paper has them, SparseOpt first and the baseline last, ours and controls between."""
-
-NAMES: dict[CorrectionName, str] = {
-    "layer": "SparseOpt",
-    "global": "SparseOpt (global)",
-    "overall": "SparseOpt (overall)",
-    "measured": "measured",
-    "angular": "angular",
-    "unnormalized": "D alone (unnormalized)",
-    "layerwise": "control: layerwise",
-    "shuffled": "control: shuffled",
-    "none": "baseline",
-}
 
 METHODS: dict[MethodName, str] = {
     "dense": "dense",

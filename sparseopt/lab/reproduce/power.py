@@ -56,8 +56,8 @@ def detectable(spread: float, seeds: int) -> float:
     return spread * float(found.root)
 
 
-def pooled_spread(differences: Iterable[Comparison]) -> tuple[float, int] | None:
-    """The spread of a paired difference about the mean of its row, over several rows, and its degrees of freedom.
+def pooled_spread(differences: Iterable[Comparison]) -> float | None:
+    """The spread of a paired difference about the mean of its row, over several rows.
 
     None where no row has two seeds, or where all of them agree to the last digit.
     """
@@ -65,4 +65,4 @@ def pooled_spread(differences: Iterable[Comparison]) -> tuple[float, int] | None
     for each in differences:
         squares += sum((difference - each.mean) ** 2 for difference in each.differences)
         freedom += len(each.differences) - 1
-    return (math.sqrt(squares / freedom), freedom) if freedom and squares else None
+    return math.sqrt(squares / freedom) if freedom and squares else None

@@ -8,9 +8,9 @@ from typing import Annotated, Any, get_args
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from sparseopt.lab.config.controls import CorrectionName
 from sparseopt.lab.config.recipes import RECIPES, MethodName
 from sparseopt.lab.errors import UserError, near, require
+from sparseopt.lab.reproduce.corrections import DECAY, ORDER
 from sparseopt.lab.reproduce.targets import Target
 from sparseopt.lab.show.words import counted
 
@@ -18,9 +18,6 @@ LR_CONTROLS = (2.0, 4.0)
 
 TUNABLE = {"lr": float, "drop_fraction": float, "every": int}
 """What the paper searches by a grid, for baseline and method alike."""
-
-DECAY = "+decay"
-"""Behind the name of a correction: it scales the weight decay as well."""
 
 Candidate = tuple[tuple[str, float], ...]
 """Settings that a row may be found best with, such as (("lr", 0.2),)."""
@@ -162,9 +159,13 @@ class Scale:
             raise UserError(f"--methods has no {name!r}{near(name, known)}; there are {_list(known)}")
 
     def _check_correction(self, name: str) -> None:
-        known = get_args(CorrectionName)
-        if name.removesuffix(DECAY) not in known:
-            raise UserError(f"--corrections has no {name!r}{near(name, known)}; there are {_list(known)}")
+        if name.removesuffix(DECAY) == "auto":
+            raise UserError(
+                f"--corrections {name} chooses layer by layer, and in a table every row is one correction: write "
+                f"layer{name.removeprefix('auto')}, which it is in networks with batch norm"
+            )
+        if name.removesuffix(DECAY) not in ORDER:
+            raise UserError(f"--corrections has no {name!r}{near(name, ORDER)}; there are {_list(ORDER)}")
         if name == f"none{DECAY}":
             raise UserError(
                 "--corrections none+decay says nothing: without a correction there is nothing to scale decay by"
@@ -189,6 +190,11 @@ class Scale:
     def tunes(self, name: str) -> bool:
         """Is this setting tuned?"""
         return any(name == tuned for tuned, _ in self.tune)
+
+    @property
+    def searches(self) -> bool:
+        """Is there more than one candidate? One is no search: every row has these settings."""
+        return len(self.candidates) > 1
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -227,6 +233,8 @@ def sentence(target: Target, scale: Scale) -> str:
 
 
 def _tuning_words(scale: Scale) -> str:
+    if not scale.searches:
+        return f"every row with {'; '.join(_chosen_text(scale.tune))}"
     names = " and ".join(dict.fromkeys(name.replace("_", " ") for name, _ in scale.tune))
     at = "" if scale.tune_epochs is None else f" at {counted(scale.tune_epochs, 'epoch')}"
     return f"each row at its own best {names} of {'; '.join(_chosen_text(scale.tune))} (seed 0{at})"

@@ -55,13 +55,13 @@ class RowSearch:
         return found
 
     def further(self) -> Candidate | None:
-        """The candidate beyond the edge that the best is at; None inside, or with one value alone."""
+        """The candidate beyond the edge that the best is at; None inside, with one value alone, and where 0 has no proportion."""
         best = dict(self.best or ())
         for name, value in best.items():
             values = self._values(name)
             if len(values) > 1 and value in (values[0], values[-1]):
                 neighbour = values[1] if value == values[0] else values[-2]
-                beyond = TUNABLE[name](float(f"{value * value / neighbour:.6g}"))
+                beyond = TUNABLE[name](float(f"{value * value / neighbour:.6g}")) if neighbour else value
                 if beyond not in values:
                     return tuple((best | {name: beyond}).items())
         return None

@@ -3,7 +3,8 @@
 from statistics import fmean
 
 from sparseopt.lab.reproduce.claims import ClaimCount, count_claims, count_loss_claims
-from sparseopt.lab.reproduce.grid import BY_NORM, NAMES, READINGS, Arm
+from sparseopt.lab.reproduce.corrections import BY_NORM, NAMES, READINGS
+from sparseopt.lab.reproduce.grid import Arm
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
 from sparseopt.lab.show.statistics import LEVEL, Comparison
 from sparseopt.lab.show.words import counted
@@ -15,7 +16,9 @@ def verdict(outcomes: Outcomes) -> list[str]:
     corrected = (*READINGS, *BY_NORM)
     arms = sorted((arm for arm in outcomes.grid.arms if arm.correction in corrected), key=lambda arm: arm.ham)
     counted_arms = [counts for arm in arms if (counts := count_claims(outcomes, arm)).differences]
-    unclaimed = [counts for counts in counted_arms if counts.arm != Arm("layer") and _unclaimed(counts)]
+    unclaimed = [
+        counts for counts in counted_arms if counts.arm != Arm("layer") and _unclaimed(outcomes, counts)
+    ]
     together = unclaimed if len(unclaimed) > 1 else []
     told = [_ordering(outcomes, counts) for counts in counted_arms if counts not in together]
     told += [_nothing_claimed(together)] if together else []
@@ -32,8 +35,9 @@ def _single(counts: ClaimCount) -> bool:
     return all(len(each.differences) < 2 for each in counts.differences.values())
 
 
-def _unclaimed(counts: ClaimCount) -> bool:
-    return not counts.claimed("improves") and not counts.claimed("worsens")
+def _unclaimed(outcomes: Outcomes, counts: ClaimCount) -> bool:
+    both = (counts, count_loss_claims(outcomes, counts.arm))
+    return not any(each.claimed(claim) for each in both for claim in ("improves", "worsens"))
 
 
 def _nothing_claimed(several: list[ClaimCount]) -> str:
@@ -46,8 +50,8 @@ def _nothing_claimed(several: list[ClaimCount]) -> str:
     mean = "" if cells == {1} else ", mean over cells"
     gains = ", ".join(f"{counts.arm.label} {_gain(counts)}" for counts in several)
     return (
-        f"{because[0].upper()}{because[1:]}, so nothing is claimed of these differences to the baseline, in points of test "
-        f"accuracy after the last epoch{mean}: {gains}."
+        f"{because[0].upper()}{because[1:]}, so nothing is claimed of these differences to the baseline, nor of their "
+        f"training losses; in points of test accuracy after the last epoch{mean}: {gains}."
     )
 
 

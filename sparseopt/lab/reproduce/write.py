@@ -34,6 +34,9 @@ from sparseopt.lab.show.figures import save
 from sparseopt.lab.show.words import counted, duration
 from sparseopt.lab.system.files import reporting_write_errors, write_bytes, write_json
 
+TABLES = {"methods", "accuracy", "differences", "tuning", "convergence", "by-epoch", "power", "itop"}
+"""All that there may be, by the names of their files."""
+
 
 @dataclass(frozen=True)
 class Results:
@@ -83,16 +86,18 @@ def results(outcomes: Outcomes, level: float | None = None, tuning: Tuning | Non
 def _tables(
     outcomes: Outcomes, reached: Mapping[Cell, Reached], tuning: Tuning | None
 ) -> dict[str, LabelledTable]:
+    searched = tuning if outcomes.grid.scale.searches else None
+    tuned = {} if searched is None else {"tuning": tuning_table(searched)}
     if outcomes.grid.target.of_methods:
         return {
             "methods": methods_table(outcomes),
-            **({"tuning": tuning_table(tuning)} if tuning is not None else {}),
+            **tuned,
             "by-epoch": by_epoch_table(outcomes),
         }
     tables = {
         "accuracy": accuracy_table(outcomes),
         "differences": difference_table(outcomes),
-        **({"tuning": tuning_table(tuning)} if tuning is not None else {}),
+        **tuned,
         "convergence": convergence_table(outcomes, reached),
         "by-epoch": by_epoch_table(outcomes),
         "power": power_table(outcomes),
@@ -117,6 +122,8 @@ def write(made: Results, folder: Path) -> list[Path]:
     }
     for name, text in texts.items():
         write_bytes(folder / name, text.encode())
+    for name in TABLES - made.tables.keys():  # of an earlier scale
+        (folder / f"{name}.tex").unlink(missing_ok=True)
     write_json(folder / "results.json", _json(made))
     archive(made.runs, folder / FILE)
     figures = [

@@ -13,10 +13,10 @@ from sparseopt.lab.config.configfile import checked_config, read_config
 from sparseopt.lab.config.differences import described, differing
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.runs.archive import ENDED, FILE, Archived, lines, parsed, write_archive
+from sparseopt.lab.runs.archive import ENDED, FILE, Archived, Ended, lines, parsed, write_archive
 from sparseopt.lab.runs.row import Row
 from sparseopt.lab.runs.rundir import RunDir
-from sparseopt.lab.system.files import read_json
+from sparseopt.lab.system.files import alone_in, read_json
 
 log = logging.getLogger(__name__)
 
@@ -149,15 +149,14 @@ def _leaving_out(found: Survey) -> Iterator[None]:
 
 def archive(runs: Iterable[Run], path: Path) -> None:
     """Add those that have ended to a file, which keeps what it holds."""
-    before = [Run.of(parsed(line, where), path) for where, line in lines(path)] if path.exists() else []
-    ended = {_identity(run): run for run in (*runs, *before) if run.state in ENDED}
-    write_archive(
-        path,
-        [
-            Archived(run.path.name, run.state, {"config": asdict(run.config), **run.environment}, run.rows)  # pyright: ignore[reportArgumentType]
-            for run in ended.values()
-        ],
-    )
+    with alone_in(path.parent):
+        before = [Run.of(parsed(line, where), path) for where, line in lines(path)] if path.exists() else []
+        ended = {_identity(run): _archived(run, run.state) for run in (*runs, *before) if run.state in ENDED}
+        write_archive(path, ended.values())
+
+
+def _archived(run: Run, state: Ended) -> Archived:
+    return Archived(run.path.name, state, {"config": asdict(run.config), **run.environment}, run.rows)
 
 
 def _exported(path: Path) -> bool:

@@ -57,6 +57,11 @@ class Checkpoints:
                 )
         return None
 
+    def newest_step(self) -> int | None:
+        """The step of the newest, whole or not; None if there is none."""
+        newest = self.newest_first()
+        return int(newest[0].stem.removeprefix("step-")) if newest else None
+
     def remove_leftovers(self) -> None:
         """Remove what a killed writer has left."""
         remove_temporary(self.folder)

@@ -22,7 +22,7 @@ from matplotlib.colors import hsv_to_rgb, to_hex
 from matplotlib.figure import Figure
 
 from sparseopt.lab.show.colors import COLORS, INK
-from sparseopt.lab.system.files import make_folder, reporting_write_errors
+from sparseopt.lab.system.files import make_folder, write_bytes
 
 THEORY: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2.5)), "linewidth": 1.2, "zorder": 1.5}
 """How a prediction is drawn: `axis.plot(x, y, label="theory", **THEORY)`."""
@@ -154,8 +154,9 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
     files = [path] if chosen else [path.with_name(path.name + suffix) for suffix in METADATA]
     with style():
         for file in files:
-            with reporting_write_errors(file):
-                figure.savefig(file, metadata=METADATA[file.suffix.lower()])
+            suffix, buffer = file.suffix.lower(), io.BytesIO()
+            figure.savefig(buffer, format=suffix[1:], metadata=METADATA[suffix])
+            write_bytes(file, buffer.getvalue())
     return files
 
 

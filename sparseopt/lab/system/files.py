@@ -1,12 +1,15 @@
 """Files that are whole or not there: written under another name, synced, renamed, and the folder synced as well.
 
-Whoever reads a file of a run never sees half of one, at whatever moment the writer was killed.
+Whoever reads a file of a run never sees half of one, at whatever moment the writer was killed, and however many write it at once:
+then it is one of theirs.
 """
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, the quota, t
 
 def write_bytes(path: Path, contents: bytes) -> None:
     """Replace a file, or make it, in one step."""
-    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMPORARY}")
     with reporting_write_errors(path):
         try:
             temporary.write_bytes(contents)
@@ -28,6 +31,20 @@ def write_bytes(path: Path, contents: bytes) -> None:
             _sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Nobody else who asks for the same folder is let in before this is over: for files that are read, and written anew."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(
+            OSError
+        ):  # some network file systems have no locks: then files are whole all the same
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -27,7 +27,7 @@ from sparseopt.lab.config.configfile import checked_config, read_config
 from sparseopt.lab.config.differences import contrasted, summarised
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import INTERRUPTED, UserError
-from sparseopt.lab.runs.provenance import changes, environment
+from sparseopt.lab.runs.provenance import changes, continued, environment
 from sparseopt.lab.runs.row import Row
 from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.system.files import read_json, write_bytes, write_json
@@ -193,13 +193,17 @@ def _storage(run: RunDir, asked: Storage | None) -> Storage | None:
 
 
 def _record(run: RunDir, experiment: Experiment, accelerate: Accelerate) -> None:
-    """Write down what is trained and on what. Of a run that goes on the record stays; what has changed is told."""
+    """Write down what is trained and on what. Of a run that goes on the record stays; what has changed is told, and added."""
     here = record(experiment, accelerate)
     if not run.config_file.exists():
         write_json(run.config_file, here)
         return
-    for change in changes(read_json(run.config_file), here):
+    there = read_json(run.config_file)
+    changed = changes(there, here)
+    for change in changed:
         log.warning("%s goes on, but %s: the bits may not be those of an uninterrupted run", run.path, change)
+    if changed:
+        write_json(run.config_file, continued(there, here, run.checkpoints.newest_step()))
 
 
 def _train_in(

@@ -2,7 +2,7 @@
 
 The state of a run is the network, the optimizer (masks and step count included), the position (epoch and batch)
 and the numbers gathered so far. Everything else, learning rate, order of the images, augmentation, random
-growth, is a pure function of seed and position.
+growth, what a network draws (dropout), is a pure function of seed and position.
 """
 
 import time
@@ -17,6 +17,7 @@ from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.row import Row
 from sparseopt.lab.training.experiment import Experiment
 from sparseopt.lab.training.metrics import CORRECT, GRAD_NORM, LOSS, epoch_row, new_trace, right
+from sparseopt.topology.randomness import keyed
 
 FORMAT = 1
 DIVERGED = 3
@@ -145,6 +146,7 @@ class Trainer:
         for group in experiment.optimizer.param_groups:
             group["lr"] = experiment.schedule(self.step)
         experiment.optimizer.zero_grad()
+        torch.manual_seed(keyed(experiment.config.seed, "step", self.step, experiment.ranks.rank))
         scores = experiment.scores(experiment.forward, x)
         loss = cross_entropy(scores, y)
         loss.backward()

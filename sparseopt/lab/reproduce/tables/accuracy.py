@@ -82,7 +82,7 @@ def _figure(figure: Published | None) -> str:
 
 def _accuracy_notes(outcomes: Outcomes, far: bool) -> list[str]:
     notes = ["After the last epoch, mean ± standard deviation over seeds; the best of a block in bold."]
-    if outcomes.grid.scale.tune:
+    if outcomes.grid.scale.searches:
         notes.append("Each row with the settings that it was found best with, which stand behind its figure.")
     if far:
         notes.append(

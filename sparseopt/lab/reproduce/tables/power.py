@@ -1,6 +1,7 @@
 """How many seeds would have shown the paper's difference, given the spread seen here."""
 
-from sparseopt.lab.reproduce.grid import METHODS, READINGS, Arm, Grid, GridRow
+from sparseopt.lab.reproduce.corrections import READINGS
+from sparseopt.lab.reproduce.grid import METHODS, Arm, Grid, GridRow
 from sparseopt.lab.reproduce.layout import LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy
 from sparseopt.lab.reproduce.paper import find, nearest
@@ -19,15 +20,15 @@ def power_table(outcomes: Outcomes) -> LabelledTable:
     rows = []
     for (sparsity, method, epochs), cells in blocks.items():
         differences = [difference for cell in cells if (difference := outcomes.difference(cell, accuracy))]
-        if (pooled := pooled_spread(differences)) is None:
+        if (spread := pooled_spread(differences)) is None:
             continue
-        spread, freedom = pooled
+        count = sum(len(each.differences) for each in differences if len(each.differences) > 1)
         published = papers_difference(outcomes.grid, cells[0].row, epochs)
         needed = None if published is None else seeds_needed(published[0], spread)
         rows.append(
             (
                 *(f"{100 * sparsity:g}%", method, f"{epochs}"),
-                f"{spread:.2f} ({freedom} degrees of freedom)",
+                f"{spread:.2f} (of {count} differences)",
                 NOTHING if published is None else f"{published[0]:+.2f} at {published[1]} epochs",
                 NOTHING if needed is None else f"{needed}",
                 *(f"{detectable(spread, seeds):.2f}" for seeds in SEEDS),
@@ -45,8 +46,9 @@ def power_table(outcomes: Outcomes) -> LabelledTable:
         rows,
         notes=[
             f"In points of test accuracy. So many paired seeds have a chance of {POWER:.0%} of a {LEVEL:.0%} interval that "
-            "leaves 0 out. The spread is of one seed's difference to the baseline, pooled over the rows with two seeds or more; "
-            "the paper's difference is SparseOpt less baseline without HAM, at its number of epochs that comes closest."
+            "leaves 0 out. The spread is of one seed's difference to the baseline, pooled over the rows with two seeds or more "
+            "(which share their baseline's runs: it is known less well than by as many differences to runs of their own). The "
+            "paper's difference is SparseOpt less baseline without HAM, at its number of epochs that comes closest."
         ],
     )
 

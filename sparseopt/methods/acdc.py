@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 
 from sparseopt.methods.gmp import largest_of_active
 from sparseopt.methods.method import Method
-from sparseopt.methods.view import Count, Memory, Views
+from sparseopt.methods.view import Count, Memory, Views, shapes_of
 from sparseopt.topology.densities import active_counts, check_sparsity
 
 
@@ -96,5 +96,5 @@ class ACDC(Method):
         if self.scope == "global":
             kept = largest_of_active(views, 1 - self.sparsity)
         else:
-            kept = self.final_counts({name: tuple(view.mask.shape) for name, view in views.items()})
-        return {name: Count(count, count) for name, count in kept.items()}
+            kept = self.final_counts(shapes_of(views, memory))
+        return {name: Count(kept[name], kept[name]) for name in views}

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sparseopt.methods.method import Method
-from sparseopt.methods.view import Count, Memory, Views
+from sparseopt.methods.view import Count, Memory, Views, shapes_of
 from sparseopt.topology.densities import active_counts, check_sparsity
 from sparseopt.topology.selection import globally_largest
 
@@ -121,7 +121,7 @@ class GMP(Method):
             return first
         if self.scope == "global":
             return largest_of_active(views, 1 - self.sparsity_at(step))
-        last = self.final_counts({name: tuple(view.mask.shape) for name, view in views.items()})
+        last = self.final_counts(shapes_of(views, memory))
         left = 1 - self.progress_at(step)
         wanted = {name: round(last[name] + (first[name] - last[name]) * left) for name in views}
         return {name: min(view.active(), wanted[name]) for name, view in views.items()}

@@ -56,10 +56,13 @@ class MEST(SET):
         return super().due(step) or (self.soft and step in (0, math.ceil(self.end)))
 
     def drop_score(self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        assert grad is not None
-        return weight.abs() + self.lam * grad.abs()
+        return weight.abs() if grad is None else weight.abs() + self.lam * grad.abs()
 
     def changes_counts(self) -> bool:
+        return self.soft
+
+    def moves_unreached(self) -> bool:
+        """The surplus is given back whether the loss reaches a layer or not."""
         return self.soft
 
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
@@ -69,7 +72,10 @@ class MEST(SET):
         counts: dict[str, Count] = {}
         for name, view in views.items():
             asked = int(memory.numbers.setdefault(name, view.active()))
-            counts[name] = Count(asked, min(asked + math.floor(fraction * asked), view.mask.numel()))
+            more = (
+                0 if view.grad is None else math.floor(fraction * asked)
+            )  # where nothing is trained, nothing is tried
+            counts[name] = Count(min(asked, view.active()), min(asked + more, view.mask.numel()))
         return counts
 
     def cost_at(self, step: int, sparse: float) -> float:

@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sparseopt.methods.view import Count, LayerView, Memory, Views
+from sparseopt.methods.view import Count, LayerView, Memory, Views, shapes_of
 from sparseopt.methods.weights import TopMethod
 from sparseopt.topology.densities import active_counts, check_sparsity
 from sparseopt.topology.selection import take_highest
@@ -75,8 +75,8 @@ class TopKAST(TopMethod):
 
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
         """All weights compete anew: nothing is kept, the largest are grown."""
-        counts = self.final_counts({name: tuple(view.mask.shape) for name, view in views.items()})
-        return {name: Count(0, count) for name, count in counts.items()}
+        counts = self.final_counts(shapes_of(views, memory))
+        return {name: Count(0, counts[name]) for name in views}
 
     def awake(self, view: LayerView, step: int) -> Tensor:
         larger = round(view.active() * (1 - self.backward_sparsity) / (1 - self.sparsity))

@@ -44,12 +44,19 @@ class Count(NamedTuple):
 Views = Mapping[str, LayerView]
 
 
+def shapes_of(views: Views, memory: "Memory") -> dict[str, tuple[int, ...]]:
+    """The shapes of all layers: shares of a network are those of the whole, also where some layers are frozen."""
+    return {name: tuple(view.mask.shape) for name, view in views.items()} | memory.shapes
+
+
 @dataclass
 class Memory:
     """What a method remembers: numbers of its own, and tensors by layer. Saved with the optimizer's state."""
 
     numbers: dict[str, float] = field(default_factory=dict[str, float])
     layers: dict[str, dict[str, Tensor]] = field(default_factory=dict[str, dict[str, Tensor]])
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Of all layers, those left out of an update included; not saved."""
 
     def follow(self, parameters: Mapping[str, Tensor]) -> None:
         """Move to the devices that the parameters are on now."""

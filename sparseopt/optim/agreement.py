@@ -18,7 +18,8 @@ def check_agreement(masks: Mapping[str, Tensor], step: int) -> None:
     """Raise RuntimeError on every rank, naming the layers, if the masks differ between the ranks."""
     if ranks() == 1 or not masks:
         return
-    digests = torch.stack([digest(mask) for mask in masks.values()])
+    first = next(iter(masks.values())).device
+    digests = torch.stack([digest(mask).to(first) for mask in masks.values()])
     mine = digest(digests.view(torch.uint8)).view(1)
     everyone = [torch.empty_like(mine) for _ in range(ranks())]
     dist.all_gather(everyone, mine)

@@ -9,9 +9,9 @@ from torch import Tensor
 from sparseopt.methods import Method
 from sparseopt.methods.parts import in_parts, next_index
 from sparseopt.methods.view import Count, LayerView, Memory
-from sparseopt.optim.gradients import must_be_there
+from sparseopt.optim.gradients import must_be_there, scale_since
 from sparseopt.topology import Topology, generator
-from sparseopt.topology.dense_grads import is_finite, row_blocks
+from sparseopt.topology.dense_grads import is_finite, ranks, row_blocks
 from sparseopt.topology.layers import Layer
 from sparseopt.topology.norms import keep_slices
 from sparseopt.topology.scatter import as_index
@@ -39,15 +39,13 @@ def next_masks(
     that are there, or were `seen`.
     """
 
-    def reached(name: str, storage: Storage) -> bool:
-        return storage.parameter.grad is not None or name in seen
-
+    gradients = UpdateGradients(method if step else None, step, factors, seen)
+    reached = {name for name, each in topology.storage.items() if gradients.reach(each)}
     layers = {
         name: each
         for name, each in topology.storage.items()
-        if step == 0 or reached(name, each) or (method.moves_unreached() and each.parameter.requires_grad)
+        if step == 0 or name in reached or (method.moves_unreached() and each.parameter.requires_grad)
     }
-    gradients = UpdateGradients(method if step else None, step, factors, seen)
     if topology.kind() == "packed":
         new = {
             name: _next_index(topology, method, step, memory, gradients, storage)
@@ -55,9 +53,10 @@ def next_masks(
         }
         return new, {name: topology.active(name) for name in new}
     views = {
-        name: view_of(topology, name, step, gradients.of(each) if reached(name, each) else None, memory)
+        name: view_of(topology, name, step, gradients.of(each) if name in reached else None, memory)
         for name, each in layers.items()
     }
+    memory.shapes = {name: layer.shape for name, layer in topology.layers.items()}
     counts = method.counts(views, step, memory)
     new = {name: _choose(method, view, counts[name]) for name, view in views.items()}
     return new, {name: counts[name].active for name in new}
@@ -72,6 +71,15 @@ class UpdateGradients:
     factors: Mapping[str, Tensor]
     seen: Mapping[str, Tensor]
 
+    def reach(self, storage: Storage) -> bool:
+        """Has the loss reached this layer? A gradient that was set to zero, and to which nothing was added, says no."""
+        there = self.seen.get(storage.layer.name, storage.parameter.grad)
+        if there is None or self.method is None or not self.method.needs_dense_grad(self.step):
+            return there is not None
+        if isinstance(storage, Packed):
+            return ranks() > 1 or bool(storage.grads.given(storage.layer.name)) or bool(there.any())
+        return bool(whole(there).any())
+
     def of(self, storage: Storage) -> Tensor | None:
         """That of a layer, whole."""
         if self.method is None or not self.method.uses_gradient:
@@ -85,6 +93,8 @@ class UpdateGradients:
             grad = None if enough and self.method.due(self.step) else storage.gradient()
         if grad is None and there is not None and enough:
             grad = storage.to_dense(there)
+        elif grad is not None and there is not None and isinstance(storage, Packed):
+            grad = grad * scale_since(storage, there, grad)
         return self._checked(storage.layer, must_be_there(grad, name, type(self.method).__name__))
 
     def in_blocks(self, storage: Packed) -> Iterator[Tensor] | None:

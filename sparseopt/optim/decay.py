@@ -3,8 +3,8 @@
 The correction c of a neuron acts on the loss gradient; the base optimizer decays all weights alike. Behind BatchNorm the size of
 a neuron's weights does not change what it computes, and decides how far a step turns them: with the decay left alone they grow
 or shrink until the turn is the same whatever c is, and the correction fades. With `correct_decay=True` the decay is multiplied
-by c as well, which makes c a learning rate per neuron and lasts. (Who adds the l2 term to the loss, as Flax's examples do, gets
-that without asking.)
+by c as well, which, with SGD, makes c a learning rate per neuron and lasts. (Who adds the l2 term to the loss, as Flax's examples
+do, gets that without asking. Optimizers that divide a constant factor on gradients out again, as Adam does, divide c out too.)
 
 - Coupled decay (SGD, Adam, ...) adds wd w to the gradient. To become c (g + wd w), the gradient c g gets (c - 1) wd w beforehand.
 - Decoupled decay (AdamW) multiplies the weights by 1 - lr wd. To become 1 - c lr wd, they are multiplied by

@@ -8,17 +8,21 @@ as one row. If the results differ, it needs the matrix.
 """
 
 import copy
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sparseopt.methods import ACDC, GMP, NM, AnnealedTopK, Method, SRigL, WeightMethod
-from sparseopt.optim.wrapper import innermost
+from sparseopt.methods import ACDC, GMP, NM, AnnealedTopK, Method, SRigL, Static, WeightMethod
+from sparseopt.optim.correction import Correction
+from sparseopt.optim.wrapper import OptimizerWrapper, innermost
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import is_sharded
+
+log = logging.getLogger(__name__)
 
 NUMBERS = (0.3, -1.0, 0.7, 2.0, -0.4, 0.9)
 FASTER = {"fused": None, "foreach": None, "capturable": False}  # other ways to compute the same
@@ -130,7 +134,63 @@ def needs_matrices(kind: type[Optimizer], options: Mapping[str, Any]) -> bool:
         return True
 
 
+def elementwise_state(base: Optimizer) -> Callable[[str], bool]:
+    """Of an entry of the state that has the shape of its weight: has it one number for each? A preconditioner of a square layer
+    has that shape, too. So the optimizer is tried on one that is not square."""
+    base = innermost(base)
+    try:
+        _, state = _tried(type(base), base.param_groups[0], (2, 3))
+    except Exception:  # it cannot be tried: then the shape must do
+        return lambda key: True
+    others = {key for key, value in state.items() if isinstance(value, Tensor) and value.shape != (2, 3)}
+    return lambda key: key not in others
+
+
+def ignores_scale(base: Optimizer) -> bool:
+    """Does a step depend on the direction of a weight's gradients alone, and not on a constant that multiplies them all?"""
+    options = {**base.param_groups[0], "weight_decay": 0.0}
+    if "weight_decay" not in base.param_groups[0]:
+        del options["weight_decay"]
+    try:
+        start = torch.tensor(NUMBERS, dtype=torch.float64)
+        steps = [_tried(type(base), options, (2, 3), scale)[0] - start for scale in (1.0, 2.0)]
+    except Exception:
+        return False
+    moved = torch.linalg.vector_norm(steps[0])
+    return bool(moved > 0) and bool(torch.linalg.vector_norm(steps[1] - steps[0]) < 0.01 * moved)
+
+
+def tell_without_effect(base: Optimizer, topology: Topology, correction: Correction) -> None:
+    """Say so where factors on gradients change nothing; loudly, if they were asked for."""
+    corrected = correction != "none" and (correction != "auto" or bool(topology.normed))
+    if corrected and not isinstance(base, OptimizerWrapper) and ignores_scale(base):
+        log.log(
+            logging.INFO if correction == "auto" else logging.WARNING,
+            "a step of %s does not depend on the scale of a weight's gradients, so the skew correction, a factor on them, has "
+            "next to no effect with it (docs/corrections.md)",
+            type(base).__name__,
+        )
+
+
+def refuse_capture(topology: Topology, method: Method) -> None:
+    """Raise RuntimeError if a CUDA graph is to repeat this step, of a method that does something else at others."""
+    if isinstance(method, Static) or not next(iter(topology.storage.values())).parameter.is_cuda:
+        return
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"a CUDA graph repeats what it has captured, and steps of {type(method).__name__} are not all alike: masks would "
+            "never move; capture forward and backward pass, and leave optimizer.step() outside"
+        )
+
+
 def _stepped(kind: Any, options: Mapping[str, Any], shape: tuple[int, int]) -> Tensor:
+    return _tried(kind, options, shape)[0]
+
+
+def _tried(
+    kind: Any, options: Mapping[str, Any], shape: tuple[int, int], scale: float = 1.0
+) -> tuple[Tensor, Mapping[str, Any]]:
+    """The numbers after two steps of an optimizer like this one, and its state for them."""
     own = {key: copy.deepcopy(value) for key, value in options.items() if key != "params"}
     own |= {key: value for key, value in FASTER.items() if key in own}
     numbers = torch.tensor(NUMBERS, dtype=torch.float64, device="cpu")
@@ -139,6 +199,6 @@ def _stepped(kind: Any, options: Mapping[str, Any], shape: tuple[int, int]) -> T
     with torch.random.fork_rng(devices=[]):  # a step may draw
         torch.manual_seed(0)
         for factor in (1.0, -0.5):
-            parameter.grad = (numbers.flip(0) * factor + 0.1).view(shape)
+            parameter.grad = ((numbers.flip(0) * factor + 0.1) * scale).view(shape)
             optimizer.step()
-    return parameter.detach().flatten()
+    return parameter.detach().flatten(), optimizer.state.get(parameter, {})

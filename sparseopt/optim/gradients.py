@@ -24,6 +24,8 @@ from sparseopt.topology.storage import Dense, Packed, Storage, hold, multiply
 
 Gradient = TypeVar("Gradient")
 
+ROUNDING = 1e-4
+
 
 class SparseParameter(NamedTuple):
     """One sparse parameter, with what its gradient is multiplied by: on a sharded parameter, this rank's part of it."""
@@ -45,7 +47,7 @@ class SparseParameter(NamedTuple):
         if isinstance(self.storage, Dense) or self.grad is None:
             return None
         dense = must_be_there(self.storage.gradient(), self.storage.layer.name, "clip='paper'")
-        scale = _scale_since(self.storage, self.grad, dense)
+        scale = scale_since(self.storage, self.grad, dense)
         by_neuron = self.early_by_neuron if self.measured is None else self.measured()
         if by_neuron is not None:
             dense.mul_(self.storage.layer.broadcast(by_neuron))
@@ -60,12 +62,16 @@ class SparseParameter(NamedTuple):
         return self.early if self.measured is None else self.storage.spread(self.measured())
 
 
-def _scale_since(storage: Packed, grad: Tensor, dense: Tensor) -> Tensor:
-    """What the packed gradient has been multiplied by since the backward pass, as a gradient scaler or a clip does."""
+def scale_since(storage: Packed, grad: Tensor, dense: Tensor) -> Tensor:
+    """What the packed gradient has been multiplied by since the backward pass, as a gradient scaler or a clip does.
+
+    Exactly 1 where that is all but for rounding, as of sums in another order.
+    """
     before = dense.reshape(-1)[storage.index]
-    largest = before.abs().argmax()
-    ratio = grad.view(-1)[largest] / before[largest]
-    return torch.where(ratio.isfinite(), ratio, torch.ones_like(ratio))
+    largest = before.abs().argmax().view(1)  # a tensor of no dimensions would be read back as an index
+    ratio = (grad.view(-1).index_select(0, largest) / before.index_select(0, largest)).view(())
+    changed = ratio.isfinite() & ((ratio - 1).abs() > ROUNDING)
+    return torch.where(changed, ratio, torch.ones_like(ratio))
 
 
 def must_be_there(gradient: Gradient | None, name: str, reader: str) -> Gradient:

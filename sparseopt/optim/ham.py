@@ -14,10 +14,11 @@ in the metric whose inverse is 1 + alpha |w|. Exact zeros stay zero, so it compo
 >>> optimizer = so.SparseOpt(so.HAM(sgd, alpha=80.0), topology, so.SET(total_steps=1000))
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict
@@ -50,11 +51,30 @@ class HAM(OptimizerWrapper):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        loss = self.base.step(closure)
+        seen: dict[Tensor, Tensor] = {}
+        if closure is None:
+            self._see(seen)
+            loss = self.base.step()
+        else:
+            loss = self.base.step(self._seeing(closure, seen))
         with torch.no_grad():
             for group in self.param_groups:
-                _multiply(group)
+                _multiply(group, seen)
         return loss
+
+    def _see(self, seen: dict[Tensor, Tensor]) -> None:
+        """Keep the gradients as the base optimizer gets them: it may change them, as SGD with Nesterov's momentum does."""
+        weights = (each for group in self.param_groups for each in group["params"] if each.ndim >= 2)
+        seen.update({each: each.grad.detach().clone() for each in weights if each.grad is not None})
+
+    def _seeing(self, closure: Callable[[], float], seen: dict[Tensor, Tensor]) -> Callable[[], float]:
+        def watched() -> float:
+            loss = closure()
+            seen.clear()
+            self._see(seen)
+            return loss
+
+        return watched
 
     def _complete_groups(self) -> None:
         """Give alpha and beta to the groups that have none of their own."""
@@ -66,11 +86,11 @@ class HAM(OptimizerWrapper):
         self._complete_groups()  # the state may have been saved without HAM
 
 
-def _multiply(group: dict[str, Any]) -> None:
+def _multiply(group: dict[str, Any], gradients: Mapping[Tensor, Tensor]) -> None:
     direction = 1.0 if group.get("maximize", False) else -1.0
     for parameter in group["params"]:
-        if parameter.grad is None or parameter.ndim < 2:
+        if parameter not in gradients:
             continue
-        exponent = parameter.sign().mul_(parameter.grad).mul_(direction * group["ham_alpha"])
+        exponent = parameter.sign().mul_(gradients[parameter]).mul_(direction * group["ham_alpha"])
         exponent.sub_(group["ham_beta"]).mul_(group["lr"]).clamp_(-LIMIT, LIMIT)
         parameter.mul_(exponent.exp_())

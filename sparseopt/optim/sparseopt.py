@@ -37,12 +37,21 @@ from sparseopt.optim.asleep import Asleep, trains_inactive
 from sparseopt.optim.configuration import configuration, warn_of_changes
 from sparseopt.optim.connections import NotFinite, next_masks, view_of
 from sparseopt.optim.correction import Correction, check_correction, tell_where
+from sparseopt.optim.cut import Cut
 from sparseopt.optim.decay import check_correct_decay, correct_decay
 from sparseopt.optim.factors import factors_now, fixed_factors, sparse_parameters
-from sparseopt.optim.fit import check_fit_for_rows, check_masks, check_parameters, check_start
+from sparseopt.optim.fit import (
+    check_fit_for_rows,
+    check_masks,
+    check_parameters,
+    check_start,
+    elementwise_state,
+    refuse_capture,
+    tell_without_effect,
+)
 from sparseopt.optim.gradients import PREPARE
 from sparseopt.optim.terms import add_terms, show_gradients
-from sparseopt.optim.wrapper import OptimizerWrapper, StateDict, forget_directions
+from sparseopt.optim.wrapper import OptimizerWrapper, StateDict, forget_directions, states
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import local, shard_like
 from sparseopt.topology.storage import hold
@@ -64,7 +73,8 @@ class SparseOpt(OptimizerWrapper):
         correction: "auto", which is "layer" where a layer's output goes into BatchNorm; "layer" (the paper) for all;
             "global" and "overall" (other readings of it, see `skew_factors`), "unnormalized", "measured" and
             "angular" (by the norms of the weights at each step, see `sparseopt.optim.measured`), "none" (plain
-            dynamic sparse training), or a function `topology -> {name: one factor a neuron}`.
+            dynamic sparse training), or a function `topology -> {name: one factor a neuron}`. Adam and its kin divide such
+            factors out again: with them it has next to no effect.
         correct_decay: let the correction scale weight decay as well (see `sparseopt.optim.decay`).
         max_grad_norm: renormalise the gradients to this global norm at most; `inf` only measures `grad_norm`.
         clip: what the norm is taken over, "active" or "paper" (see `sparseopt.optim.gradients`).
@@ -115,13 +125,14 @@ class SparseOpt(OptimizerWrapper):
                 "use correction='none' with it, or the model's own initialisation",
                 stacklevel=2,
             )
-        if method.drop_fraction > 0 and method.every >= method.end:
+        if method.drop_fraction > 0 and method.every >= method.end and not method.changes_counts():
             log.warning(
                 "%s never moves a connection: every=%d, but its updates end before step %g; lower every, or train longer",
                 *(type(method).__name__, method.every, method.end),
             )
         if correction == "auto":
             tell_where(topology)
+        tell_without_effect(base, topology, correction)
         topology.claim(self)  # after all checks: a failed attempt, alive in its traceback, must hold nothing
         self.topology = topology
         self.method = method
@@ -136,16 +147,19 @@ class SparseOpt(OptimizerWrapper):
         self._asleep = Asleep()
         self._waiting = False  # an update was due, but the gradients were not finite
         self._warned = False
+        self._elementwise = elementwise_state(base)
+        self._cut = Cut()
+        self._loaded = True  # may weights have come from elsewhere since the last step?
         self._settle()
-        if method.due(0):  # the method has a start of its own
-            self._asleep.woken = True
-            self._move_connections()
-            self._fall_asleep()
+        if method.due(0):
+            self._start()
         self._arrivals = Arrivals(self.topology)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._seen = None
+        self._elementwise = elementwise_state(self.base)
+        self._cut, self._loaded = Cut(), True
         self.topology.claim(self)
         self._settle()
         self._arrivals = Arrivals(self.topology)
@@ -164,6 +178,7 @@ class SparseOpt(OptimizerWrapper):
         """One step: of the connections where the method is due, of the weights otherwise. Returns the closure's loss."""
         if self.topology.follow_parameters() or self._version != self.topology.version:
             self._settle()
+        self._begin_step()
         self.steps += 1
         due = self.method.due(self.steps) or self._waits_for(self.steps)
         if due and not self.method.moves_weights:
@@ -181,6 +196,19 @@ class SparseOpt(OptimizerWrapper):
         if self.topology.dense_grads.wanted:  # by the next step, of another backward pass
             self.topology.dense_grads.note_spent(self.topology.parameters.values())
         return loss
+
+    def _begin_step(self) -> None:
+        refuse_capture(self.topology, self.method)
+        if self._loaded and not isinstance(self.method, WeightMethod):
+            self.topology.apply()  # a step holds to their masks the layers that it moves; others may be frozen
+        self._cut, self._loaded = Cut(), False
+
+    def _start(self) -> None:
+        """The method has masks of its own to begin with. What they cut may have been loaded, with masks still to come."""
+        self._asleep.woken = True
+        with self._cut.watching({} if trains_inactive(self.method) else self.topology.storage):
+            self._move_connections()
+        self._fall_asleep()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
@@ -269,9 +297,10 @@ class SparseOpt(OptimizerWrapper):
             self._warn_once()
             return False
         self._waiting = False
+        start = self.steps == 0 and topology.version == 0  # another optimizer may have trained it before
         check_agreement(new, self.steps)
         if isinstance(method, WeightMethod) and method.trains_inactive:
-            topology.replace(new, counts, start=self.steps == 0)
+            topology.replace(new, counts, start=start)
             stay = self._asleep.choose(topology, method, self.steps, self.memory)
             for name, stays in stay.items():
                 _, *state = self._entries_of(topology.parameters[name])
@@ -281,7 +310,7 @@ class SparseOpt(OptimizerWrapper):
             if isinstance(method, WeightMethod):
                 self._begin_anew(method, new)
             tensors = {name: self._entries_of(topology.parameters[name]) for name in new}
-            topology.replace(new, counts, tensors, start=self.steps == 0)
+            topology.replace(new, counts, tensors, start=start)
         forget_directions(self.base)
         self._settle()
         return True
@@ -327,8 +356,9 @@ class SparseOpt(OptimizerWrapper):
     def _entries_of(self, parameter: nn.Parameter) -> Iterator[Tensor]:
         """The weights themselves, and all state of the base optimizer that has one entry a weight."""
         yield parameter.detach()
-        for key, value in self.state.get(parameter, {}).items():
-            if not isinstance(value, Tensor) or value.shape != parameter.shape:
+        entries = (entry for state in states(self.base) for entry in state.get(parameter, {}).items())
+        for key, value in entries:
+            if not isinstance(value, Tensor) or value.shape != parameter.shape or not self._elementwise(key):
                 continue
             if value.is_floating_point() or value.is_complex():
                 yield value
@@ -366,6 +396,9 @@ class SparseOpt(OptimizerWrapper):
         """Take over what `sparse_state_dict` gave; the state of another topology is refused and changes nothing."""
         self._check_sparse_state(state)
         warn_of_changes(state["configuration"], self._configuration())
+        self.topology.dense_grads.forget()
+        self._cut.put_back(self.topology.storage, self.topology.differing(state["topology"]))
+        self._loaded = True
         self.topology.load_state_dict(state["topology"])
         self.steps = state["steps"]
         self._waiting = state["waiting"]

@@ -4,7 +4,7 @@ Parameter groups, state and defaults are the base optimizer's own objects, so sc
 would see without the wrapper. A subclass implements `step`, and whatever it adds to the saved state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, overload
 
 from torch.optim import LBFGS, Optimizer
@@ -97,6 +97,18 @@ def innermost(base: Optimizer) -> Optimizer:
     while isinstance(base, OptimizerWrapper):
         base = base.base
     return base
+
+
+def states(base: Optimizer) -> Iterator[Mapping[Any, dict[str, Any]]]:
+    """The state of an optimizer, and of those that it holds: wrappers of other packages keep it in the one inside."""
+    found, waiting = dict[int, Optimizer](), [innermost(base)]
+    while waiting:
+        optimizer = waiting.pop()
+        if id(optimizer) not in found:
+            found[id(optimizer)] = optimizer
+            waiting += [each for each in vars(optimizer).values() if isinstance(each, Optimizer)]
+    of = {id(optimizer.state): optimizer.state for optimizer in found.values()}
+    yield from of.values()
 
 
 def forget_directions(base: Optimizer) -> None:

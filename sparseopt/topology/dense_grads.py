@@ -5,9 +5,9 @@ pass: `wanted`. Then whoever computes the gradient of a layer delivers all of it
 
 - On dense storage it simply is `parameter.grad`, which at all other steps is zero outside the mask as soon as it is there.
 - On packed storage `parameter.grad` has the active entries alone. The dense gradient is given here, once for every backward
-  pass, as a function that computes rows of it: the step asks for one block of rows after the other, and frees it.
+  pass, as a function that computes rows of it: the step asks for one block of rows after the other.
 
-What was given and not taken is cleared by `zero_grad` and by the step.
+What was given is cleared by `zero_grad`, by the step, and where another state is loaded.
 """
 
 import itertools
@@ -55,9 +55,9 @@ class DenseGradients:
         kept = [each for each in self._given.get(name, ()) if not anew or each[0] == this]
         self._given[name] = [*kept, (this, rows)]
 
-    def take(self, name: str) -> list[Rows]:
-        """What backward passes on this rank have given for a packed layer: the gradient is their sum. Forgotten here."""
-        return [rows for _, rows in self._given.pop(name, ())]
+    def given(self, name: str) -> list[Rows]:
+        """What backward passes on this rank have given for a packed layer: the gradient is their sum."""
+        return [rows for _, rows in self._given.get(name, ())]
 
     def note_held(self, parameters: Iterable[Tensor]) -> None:
         """The gradients that are there have just been held to their masks."""

@@ -59,13 +59,23 @@ class Scatter(nn.Module):
     def put(self, index: Tensor, values: nn.Parameter) -> None:
         """Take other positions: values that are at both stay, also what was loaded beyond; all others are zero."""
         if not torch.equal(index, self.index):
-            weight = to_dense(values, self.index, self.shape).view(-1)
-            if self.beyond is not None:
-                position, found = self.beyond
-                weight[position.to(weight.device)] = found.to(weight)
-            values.copy_(to_packed(weight, index))
+            values.copy_(to_packed(self.loaded(values), index))
             self.index.copy_(index)
-        self.beyond = None
+            self.beyond = None
+
+    def loaded(self, values: Tensor) -> Tensor:
+        """The dense weight with what a load found outside the mask."""
+        weight = to_dense(values.detach(), self.index, self.shape)
+        if self.beyond is not None:
+            position, found = self.beyond
+            weight.view(-1)[position.to(weight.device)] = found.to(weight)
+        return weight
+
+    def keep_beyond(self, weight: Tensor) -> None:
+        """Keep aside what a dense weight has outside the mask."""
+        outside = weight.detach().reshape(-1).index_fill(0, self.index.to(weight.device).long(), 0)
+        found = outside.nonzero().view(-1)
+        self.beyond = (found, outside[found]) if found.numel() else None
 
     def adopt(self, weight: Tensor) -> None:
         """Of a copy: take the positions of the active values of a state that is being loaded, if they are so few."""
@@ -171,11 +181,10 @@ def _from_dense_state(module: nn.Module, state: Any, prefix: str, *_: Any) -> No
         del state[prefix + leaf]
         if not scatter.owned:
             scatter.adopt(weight)
-        index = scatter.index.to(weight.device)
-        state[f"{prefix}parametrizations.{leaf}.original"] = to_packed(weight, index)
-        outside = weight.detach().reshape(-1).index_fill(0, index.long(), 0)
-        found = outside.nonzero().view(-1)
-        scatter.beyond = (found, outside[found]) if found.numel() else None
+        state[f"{prefix}parametrizations.{leaf}.original"] = to_packed(
+            weight, scatter.index.to(weight.device)
+        )
+        scatter.keep_beyond(weight)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sparseopt.topology.bits import pack, pack_index, unpack
 from sparseopt.topology.dense_grads import DenseGradients, Rows, average_over_ranks, join, ranks
 from sparseopt.topology.layers import Layer
-from sparseopt.topology.scatter import Scatter, as_index, to_dense
+from sparseopt.topology.scatter import Scatter, as_index, to_dense, to_packed
 from sparseopt.topology.sharding import gather, local, part_like, shard_like, whole
 
 INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
@@ -73,6 +73,15 @@ class Dense:
 
     def apply(self) -> None:
         hold([(self.parameter.detach(), self.part)])
+
+    def loaded(self) -> Tensor:
+        """This rank's part of the weight as it was loaded, also outside the mask; not to be changed."""
+        return local(self.parameter.detach())
+
+    def put_back(self, position: Tensor, values: Tensor) -> None:
+        """Make the weight again what it was at these flat positions of `loaded`."""
+        part = self.loaded()
+        part[torch.unravel_index(position, part.shape)] = values
 
     @torch.no_grad()
     def replace(self, new: Tensor, tensors: Iterable[Tensor] = (), *, start: bool = False) -> None:
@@ -137,8 +146,8 @@ class Packed:
         return None if rows is None else join(rows, self.layer.shape)
 
     def gradient_rows(self) -> Rows | None:
-        """The same, to be read by blocks of rows, once. All ranks must, in the same order."""
-        given = self.grads.take(self.layer.name)
+        """The same, to be read by blocks of rows. All ranks must, in the same order."""
+        given = self.grads.given(self.layer.name)
         if not given and ranks() == 1:
             return None
 
@@ -168,6 +177,16 @@ class Packed:
     def apply(self) -> None:
         """Forget what was loaded and lies outside the mask."""
         self.scatter.beyond = None
+
+    def loaded(self) -> Tensor:
+        return self.scatter.loaded(self.parameter)
+
+    @torch.no_grad()
+    def put_back(self, position: Tensor, values: Tensor) -> None:
+        weight = self.loaded().view(-1)
+        weight[position] = values
+        self.parameter.copy_(to_packed(weight, self.index))
+        self.scatter.keep_beyond(weight)
 
     @torch.no_grad()
     def replace(self, new: Tensor, tensors: Iterable[Tensor] = (), *, start: bool = False) -> None:

@@ -163,10 +163,11 @@ class Topology:
         if not masks:
             return
         wanted = {name: self._active[name] if counts is None else counts[name] for name in masks}
+        first = next(iter(masks.values())).device
         by_mask = (
             new.sum() if new.dtype == torch.bool else torch.tensor(new.numel()) for new in masks.values()
         )
-        found = torch.stack([count.cpu() for count in by_mask]).tolist()
+        found = torch.stack([count.to(first) for count in by_mask]).tolist()  # waits for the device once
         for name, count in zip(masks, found, strict=True):
             if count != wanted[name]:
                 raise ValueError(
@@ -216,6 +217,15 @@ class Topology:
         self.seed, self.init = state["seed"], state["init"]
         self.counts_moved = state.get("counts_moved", False)
         self.version += 1
+
+    def differing(self, state: Mapping[str, Any]) -> list[str]:
+        """The layers that have other masks in a state than here."""
+        layers = state["layers"].items()
+        return [
+            name
+            for name, saved in layers
+            if not torch.equal(saved["mask"].cpu(), self.storage[name].bits().cpu())
+        ]
 
     def check_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raise ValueError unless `load_state_dict` could take this state."""

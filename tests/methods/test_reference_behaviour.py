@@ -246,9 +246,12 @@ def test_the_two_sparsities_of_mest() -> None:
     assert so.MEST(**settings).counts(active(20, 100), 10, Memory()) == {"a": Count(10, 20)}
     soft, memory = so.MEST(**settings, every=10, until=0.5, soft=True), Memory()
     soft.counts(active(20, 100), 0, memory)
-    assert soft.counts(active(20, 100), 10, memory) == {"a": Count(20, 30)}
-    assert soft.counts(active(30, 100), 20, memory) == {"a": Count(20, 30)}
-    assert soft.counts(active(30, 100), 50, memory) == {"a": Count(20, 20)}, "at the end both bounds are one"
+    grad = torch.ones(1, 100)
+    assert soft.counts(active(20, 100, grad), 10, memory) == {"a": Count(20, 30)}
+    assert soft.counts(active(30, 100, grad), 20, memory) == {"a": Count(20, 30)}
+    assert soft.counts(active(30, 100, grad), 50, memory) == {"a": Count(20, 20)}, (
+        "at the end both bounds are one"
+    )
 
 
 def test_mest_reads_a_gradient_that_its_code_has_set_to_zero() -> None:

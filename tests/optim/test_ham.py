@@ -138,6 +138,35 @@ def test_it_does_not_act_at_an_update_step(build: Callable[..., Network], train:
         assert torch.equal(topology.parameters[name][stays], weight[stays])
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("closure", [False, True])
+def test_it_reads_the_gradient_that_the_base_got_also_where_that_changes_it(
+    foreach: bool, closure: bool
+) -> None:
+    """torch's SGD with foreach and Nesterov's momentum writes into `parameter.grad`."""
+    weights, gradients, buffer = [1.0, -1.0, 2.0], [[0.5, 0.5, 1.0], [0.2, -0.4, 0.1]], [0.0, 0.0, 0.0]
+    parameter = matrix(weights)
+    base = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, nesterov=True, foreach=foreach)
+    optimizer = so.HAM(base, alpha=4.0)
+    for each in gradients:
+
+        def backward(values: list[float] = each) -> float:
+            parameter.grad = torch.tensor([values]).double()
+            return 0.0
+
+        if closure:
+            optimizer.step(backward)
+        else:
+            backward()
+            optimizer.step()
+        buffer = [0.9 * b + g for b, g in zip(buffer, each, strict=True)] if buffer[0] else list(each)
+        moved = [w - 0.1 * (g + 0.9 * b) for w, g, b in zip(weights, each, buffer, strict=True)]
+        weights = [
+            w * math.exp(-0.1 * 4.0 * math.copysign(1, w) * g) for w, g in zip(moved, each, strict=True)
+        ]
+    torch.testing.assert_close(parameter.detach(), torch.tensor([weights]).double())
+
+
 def test_a_closure_passes_through() -> None:
     parameter = matrix([1.0])
     optimizer = so.HAM(torch.optim.SGD([parameter], lr=0.1), alpha=2.0)

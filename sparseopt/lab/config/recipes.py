@@ -143,7 +143,7 @@ class Config:
     """Skew correction by fan-in (layer, global, overall) or by the weights' norms (measured, angular); none is plain dynamic
     sparse training, shuffled and layerwise are controls."""
     correct_decay: bool = False
-    """Let the correction scale the weight decay as well as the gradient: a learning rate per neuron."""
+    """Let the correction scale the weight decay as well as the gradient: with SGD, a learning rate per neuron."""
     drop_fraction: float = 0.3
     """Share of the active weights that the first update moves."""
     drop_decay: Literal["cosine", "constant"] = "cosine"

@@ -92,7 +92,14 @@ def _found(
     for node in graph.nodes:
         if node.op == "call_module":
             calls.setdefault(module.get_submodule(str(node.target)), []).append(node)
+    read = {
+        id(_attribute(module, str(node.target)))
+        for node in graph.nodes
+        if node.op == "get_attr" and any(_called(user) not in ASKS for user in node.users)
+    }
     for layer, name in weights.items():
+        if any(id(each) in read for each in layer.parameters() if each.dim() > 1):
+            continue  # a function uses the weight as well, who knows how
         nodes = [node for holder in _holders(layer, below) for node in calls.get(holder, ())]
         reached = into[getattr(layer, "bias", True) is not None]
         if (
@@ -101,6 +108,14 @@ def _found(
             and all(_fits(each, module, layers[name].neurons) for each in nodes)
         ):
             yield name
+
+
+def _attribute(root: nn.Module, path: str) -> object:
+    """What a trace reads by this path, if it is there: constants of the trace are not."""
+    found: object = root
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def _holders(layer: nn.Module, modules: Iterable[nn.Module]) -> list[nn.Module]:

@@ -87,6 +87,8 @@ def sparsify(
     parameters = {name: parameter for name, (_, parameter) in found.items()}
     _refuse_twice(parameters, masks)
     if masks is None:
+        if init != "sparse":
+            _tell_of_zeros(parameters)
         chosen = random_masks(layers, sparsity, distribution, seed)
         chosen = _with_norms(chosen, layers, parameters)
     elif isinstance(masks, str):
@@ -140,6 +142,23 @@ def _tell(topology: Topology) -> None:
             "so.topology.fan_in_masks(model, sparsity, 'constant') gives them some",
             *(dead, topology.neurons()),
         )
+
+
+def _tell_of_zeros(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Random masks over a network that is sparse already cut what it has learnt: say so."""
+    sparse = [name for name, parameter in parameters.items() if 0.3 < _zeros(parameter) < 1]
+    if sparse:
+        log.warning(
+            "%d of %d weights are sparse already (such as %s), and random masks cut them at other places: masks='nonzero' goes "
+            "on with their own; to resume a run, call sparsify first, then load model and optimizer",
+            *(len(sparse), len(parameters), sparse[0]),
+        )
+
+
+def _zeros(parameter: nn.Parameter) -> float:
+    """Share of exact zeros; 0 where there is nothing to look at."""
+    part = local(parameter.detach())
+    return 0.0 if part.is_meta or not part.numel() else 1 - int(part.count_nonzero()) / part.numel()
 
 
 def _with_norms(

@@ -28,7 +28,7 @@ def train(
             model, sparsity, distribution="uniform", exclude="head.weight", seed=seed
         )  # sparse
         method = so.RigL(total_steps=steps, every=max(steps // 20, 5))
-        optimizer = so.SparseOpt(optimizer, topology, method, max_grad_norm=1.0)  # sparse
+        optimizer = so.SparseOpt(optimizer, topology, method)  # sparse
         flops = so.analysis.count_flops(model, topology, torch.zeros(1, context, dtype=torch.long))
         cost = flops.training(method)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, steps, pct_start=0.1)
@@ -36,6 +36,7 @@ def train(
         inputs, following = windows(text.train, context, 24, draw)
         optimizer.zero_grad()
         cross_entropy(model(inputs), following).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
     return evaluate(model, text.test, context), cost

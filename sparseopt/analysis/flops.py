@@ -19,10 +19,11 @@ network needs, not seconds: dense hardware spends the dense time on a masked net
 """
 
 import copy
+import math
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ NO_WEIGHT = (
     ""  # the name under which operations between activations are counted, such as those of attention scores
 )
 
+BILINEAR = torch.ops.aten._trilinear
+
 _COMPUTED = re.compile(r"parametrizations\.([^.]+)\.original\d*$")
 
 
@@ -48,6 +51,8 @@ class Flops:
 
     dense: int
     sparse: float
+    layers: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict, compare=False, repr=False)
+    """Dense operations and shape of every sparse layer, where they are known."""
 
     @property
     def inference(self) -> float:
@@ -55,15 +60,34 @@ class Flops:
         return self.sparse / self.dense
 
     def training(self, method: Method) -> float:
-        """Cost of training relative to dense, averaged over the steps of the method's schedule."""
-        steps = range(1, method.total_steps + 1)
-        return sum(method.cost_at(step, self.inference) for step in steps) / len(steps)
+        """Cost of training relative to dense, averaged over the steps of the method's schedule.
+
+        A method that begins denser than it ends is counted by the sparsity that it ends with.
+        """
+        steps, last = range(1, method.total_steps + 1), self._at_the_end(method)
+        return sum(method.cost_at(step, last) for step in steps) / len(steps)
+
+    def _at_the_end(self, method: Method) -> float:
+        """Cost of inference relative to dense after training with a method."""
+        sparsity: float | None = getattr(method, "sparsity", None)
+        if method.starts_at() is None or sparsity is None or not self.layers:
+            return self.inference
+        counts = method.final_counts({name: shape for name, (_, shape) in self.layers.items()})
+        density = {
+            name: counts[name] / math.prod(shape) if name in counts else 1 - sparsity
+            for name, (_, shape) in self.layers.items()
+        }
+        rest = self.dense - sum(count for count, _ in self.layers.values())
+        return (rest + sum(density[name] * count for name, (count, _) in self.layers.items())) / self.dense
 
 
 def count_flops(model: nn.Module, topology: Topology, *inputs: Any) -> Flops:
     """Cost of a network with the densities of its topology, for inputs of the given shapes."""
-    densities = {_COMPUTED.sub(r"\1", name): 1 - topology.sparsity(name) for name in topology.layers}
-    return at_densities(forward_flops(model, *inputs), densities)
+    names = {_COMPUTED.sub(r"\1", name): name for name in topology.layers}
+    flops = forward_flops(model, *inputs)
+    found = at_densities(flops, {name: 1 - topology.sparsity(known) for name, known in names.items()})
+    shapes = {name: tuple(topology.layers[known].shape) for name, known in names.items()}
+    return replace(found, layers={name: (flops.get(name, 0), shape) for name, shape in shapes.items()})
 
 
 def at_densities(flops: Mapping[str, int], densities: Mapping[str, float]) -> Flops:
@@ -77,8 +101,12 @@ def forward_flops(model: nn.Module, *inputs: Any) -> dict[str, int]:
     A weight that is computed from others (packed storage, weight_norm) has the name that it has in its module.
     Nothing is computed: a copy of the model runs on the meta device, which has shapes and no numbers.
     """
+    first: dict[int, str] = {}  # a weight that is shared has several names, and the copy as many weights
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first.setdefault(id(parameter), name)
+    known = {name: first[id(each)] for name, each in model.named_parameters(remove_duplicate=False)}
     shapes = copy.deepcopy(model).to("meta").eval()
-    counter = _CountByParameter(dict(shapes.named_parameters()))
+    counter = _CountByParameter([(known[name], each) for name, each in shapes.named_parameters()])
     # Without gradients, attention would take a fused path that hides its parts.
     with torch.enable_grad(), parametrize.cached():
         computed = _computed_weights(shapes)
@@ -101,18 +129,16 @@ def _computed_weights(model: nn.Module) -> dict[str, Tensor]:
 class _CountByParameter(TorchDispatchMode):
     """Counts the operations of torch's matrix products and convolutions for the parameter whose memory they read."""
 
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         super().__init__()
         self.flops: Counter[str] = Counter()
-        self.names = {
-            _memory(parameter): name for name, parameter in parameters.items() if parameter.dim() > 1
-        }
+        self.names = {_memory(parameter): name for name, parameter in parameters if parameter.dim() > 1}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        formula = flop_registry.get(func._overloadpacket)
+        formula = _bilinear if func._overloadpacket is BILINEAR else flop_registry.get(func._overloadpacket)
         if formula is None:
             parts = func.decompose(*args, **kwargs)  # an operation made of others, which come here in turn
             return func(*args, **kwargs) if parts is NotImplemented else parts
@@ -121,6 +147,10 @@ class _CountByParameter(TorchDispatchMode):
         name = next((self.names[memory] for memory in read if memory in self.names), NO_WEIGHT)
         self.flops[name] += formula(*args, **kwargs, out_val=out)
         return out
+
+
+def _bilinear(one: Tensor, weight: Tensor, *_: Any, **__: Any) -> int:
+    return 2 * weight.numel() * one.shape[0]
 
 
 def _memory(tensor: Tensor) -> int:

@@ -23,14 +23,14 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from sparseopt.analysis.fan_in_law import PowerLaw, angle, neuron_scale, power_law
-from sparseopt.methods import SET, Method
-from sparseopt.optim import skew_factors
-from sparseopt.optim.correction import Mode
+from sparseopt.methods import SET, Method, WeightMethod
+from sparseopt.optim.correction import Mode, correction_factors
 from sparseopt.topology import Topology, generator
 from sparseopt.topology.dense_grads import DenseGradients
 from sparseopt.topology.storage import Dense
@@ -115,7 +115,10 @@ class SkewReport:
 def verdict(
     slopes: Sequence[float | None], errors: Sequence[float | None], corrected: Sequence[float | None]
 ) -> str:
-    """What the slopes of the layers, as they are and corrected, say: -0.5 is the theory's skew, 0 none."""
+    """What the slopes of the layers, as they are and corrected, say: -0.5 is the theory's skew, 0 none.
+
+    Layers that the correction leaves alone, where both are the same, do not count.
+    """
     known = [
         [value for value in row if value is not None and math.isfinite(value)]
         for row in zip(slopes, errors, corrected, strict=True)
@@ -123,13 +126,27 @@ def verdict(
     whole = [row for row in known if len(row) == 3]
     if not whole:
         return "All neurons of a layer have the same fan-in: there is no skew, and the correction changes nothing."
-    before, error, after = (statistics.median(values) for values in zip(*whole, strict=True))
-    told = f"The gradient scale has slope {before:+.2f} in the median layer (theory of the skew: -0.5), corrected {after:+.2f}"
-    if abs(abs(after) - abs(before)) < 2 * error:
+    touched = [row for row in whole if row[0] != row[2]]
+    if not touched:
+        return "The correction changes no layer here: it is for those whose output goes into BatchNorm, which makes the skew."
+    before, error, after = (statistics.median(values) for values in zip(*touched, strict=True))
+    layers = (
+        "the layer that it corrects"
+        if len(touched) == 1
+        else f"the median of the {len(touched)} layers that it corrects"
+    )
+    told = f"The gradient scale has slope {before:+.2f} in {layers} (theory of the skew: -0.5), corrected {after:+.2f}"
+    if abs(abs(after) - abs(before)) < 4 * error:  # the difference has twice the error of a slope
         return f"{told}: with an error of {error:.2f}, this batch cannot tell whether the correction lessens a skew or adds one."
     if abs(after) < abs(before):
         return f"{told}: there is a skew, and the correction lessens it."
-    return f'{told}: there is no skew by fan-in here, and the correction would add one; train with correction="none".'
+    if before < -2 * error:
+        what = "there is less of a skew than the correction takes away, and it would leave a larger one, the other way round"
+    elif before > 2 * error:
+        what = "there is a skew the other way round, and the correction would add to it"
+    else:
+        what = "there is no skew by fan-in here, and the correction would add one"
+    return f'{told}: {what}; train with correction="none".'
 
 
 def skew_report(
@@ -139,7 +156,7 @@ def skew_report(
     *,
     method: Method | None = None,
     drop_fraction: float = 0.3,
-    correction: Mode = "layer",
+    correction: Mode | Literal["auto"] = "auto",
 ) -> SkewReport:
     """Measure the skew of a network at its present weights, on the batch behind `loss`.
 
@@ -152,8 +169,13 @@ def skew_report(
             again after a mask update, the jumps are not measured (NaN).
         method: whose mask update the jump is measured at; default `SET`. The update is tried, not kept.
         drop_fraction: share of the active weights that this update moves.
-        correction: whose factors "corrected" means, one of those of `skew_factors`.
+        correction: whose factors "corrected" means: SparseOpt's default, or one of those of `skew_factors`.
     """
+    if method is not None and not can_be_tried(method):
+        raise ValueError(
+            f"{type(method).__name__} has no update that drops some weights and grows as many, so no jump can be measured at it: "
+            "leave method out, and it is SET's"
+        )
     if not model.training:
         raise ValueError(
             "the model is in evaluation mode, where BatchNorm causes no skew: call model.train() first"
@@ -164,17 +186,33 @@ def skew_report(
             "that was sparsified with storage='dense' and the same masks"
         )
     if isinstance(loss, Tensor):
-        before, factors = _gradients(loss, topology), skew_factors(topology, correction)
+        before, factors = _gradients(loss, topology), _factors(topology, correction)
         nowhere = {name: torch.full_like(grad, math.nan) for name, grad in before.items()}
         return _report(topology, topology, (before, nowhere), (factors, factors))
     with _left_as_it_was(model):
         before = _computed(model, topology, loss)
-        factors = skew_factors(topology, correction)
+        factors = _factors(topology, correction)
         moved = _updated(topology, before, method or SET(total_steps=1), drop_fraction)
         moved.apply()
         after = _computed(model, topology, loss)
-        moved_factors = skew_factors(moved, correction)
+        moved_factors = _factors(moved, correction)
     return _report(topology, moved, (before, after), (factors, moved_factors))
+
+
+def can_be_tried(method: Method) -> bool:
+    """Has the method an update that drops weights of a layer and grows as many?"""
+    return type(method).grow_score is not Method.grow_score and not isinstance(method, WeightMethod)
+
+
+def _factors(topology: Topology, correction: Mode | Literal["auto"]) -> Factors:
+    """One factor a neuron of every layer; 1 where there is no correction."""
+    found = correction_factors(topology, correction)
+    return {
+        name: found.get(
+            name, torch.ones(layer.neurons, dtype=torch.float64, device=topology.parameters[name].device)
+        )
+        for name, layer in topology.layers.items()
+    }
 
 
 def _report(
@@ -244,9 +282,14 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 
 def _computed(model: nn.Module, topology: Topology, loss: Callable[[nn.Module], Tensor]) -> Gradients:
-    """The gradients of the loss as it is now; every call sees the same dropout."""
-    with torch.random.fork_rng():
-        return _gradients(loss(model), topology)
+    """The gradients of the loss as it is now, inactive weights included; every call sees the same dropout."""
+    wanted = topology.dense_grads.wanted
+    topology.dense_grads.wanted = True
+    try:
+        with torch.random.fork_rng():
+            return _gradients(loss(model), topology)
+    finally:
+        topology.dense_grads.wanted = wanted
 
 
 def _gradients(loss: Tensor, topology: Topology) -> Gradients:
@@ -255,10 +298,11 @@ def _gradients(loss: Tensor, topology: Topology) -> Gradients:
         raise ValueError(
             "loss has no graph to differentiate: give criterion(model(x), y) as it is, not detached and outside of no_grad"
         )
+    learning = {name: each for name, each in topology.parameters.items() if each.requires_grad}
+    if not learning:
+        raise ValueError("all sparse layers are frozen: there is no gradient to look at")
     try:
-        grads = torch.autograd.grad(
-            loss, list(topology.parameters.values()), allow_unused=True, retain_graph=True
-        )
+        grads = torch.autograd.grad(loss, list(learning.values()), allow_unused=True, retain_graph=True)
     except RuntimeError as error:
         if "a second time" not in str(error):
             raise
@@ -266,9 +310,7 @@ def _gradients(loss: Tensor, topology: Topology) -> Gradients:
             "loss has been through backward() already: call this before it, or give a function, "
             "lambda model: criterion(model(x), y)"
         ) from error
-    return {
-        name: grad.double() for name, grad in zip(topology.parameters, grads, strict=True) if grad is not None
-    }
+    return {name: grad.double() for name, grad in zip(learning, grads, strict=True) if grad is not None}
 
 
 def _updated(topology: Topology, grads: Gradients, method: Method, fraction: float) -> Topology:
@@ -290,7 +332,7 @@ def _updated(topology: Topology, grads: Gradients, method: Method, fraction: flo
         name: Dense(topology.layers[name], topology.parameters[name], mask, wanted)
         for name, mask in masks.items()
     }
-    return Topology(moved, wanted, seed=topology.seed)
+    return Topology(moved, wanted, seed=topology.seed, normed=topology.normed)
 
 
 def _masked(grads: Gradients, masks: Mapping[str, Tensor]) -> Gradients:

@@ -25,7 +25,7 @@ class Entries(NamedTuple):
     version: int
 
 
-class Cut:
+class CutAtStart:
     """The entries of layers, by name, that were changed while it was watching."""
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ from sparseopt.optim.asleep import Asleep, trains_inactive
 from sparseopt.optim.configuration import configuration, warn_of_changes
 from sparseopt.optim.connections import NotFinite, next_masks, view_of
 from sparseopt.optim.correction import Correction, check_correction, tell_where
-from sparseopt.optim.cut import Cut
+from sparseopt.optim.cut import CutAtStart
 from sparseopt.optim.decay import check_correct_decay, correct_decay
 from sparseopt.optim.factors import factors_now, fixed_factors, sparse_parameters
 from sparseopt.optim.fit import (
@@ -148,7 +148,7 @@ class SparseOpt(OptimizerWrapper):
         self._waiting = False  # an update was due, but the gradients were not finite
         self._warned = False
         self._elementwise = elementwise_state(base)
-        self._cut = Cut()
+        self._cut = CutAtStart()
         self._loaded = True  # may weights have come from elsewhere since the last step?
         self._settle()
         if method.due(0):
@@ -159,7 +159,7 @@ class SparseOpt(OptimizerWrapper):
         super().__setstate__(state)
         self._seen = None
         self._elementwise = elementwise_state(self.base)
-        self._cut, self._loaded = Cut(), True
+        self._cut, self._loaded = CutAtStart(), True
         self.topology.claim(self)
         self._settle()
         self._arrivals = Arrivals(self.topology)
@@ -201,7 +201,7 @@ class SparseOpt(OptimizerWrapper):
         refuse_capture(self.topology, self.method)
         if self._loaded and not isinstance(self.method, WeightMethod):
             self.topology.apply()  # a step holds to their masks the layers that it moves; others may be frozen
-        self._cut, self._loaded = Cut(), False
+        self._cut, self._loaded = CutAtStart(), False
 
     def _start(self) -> None:
         """The method has masks of its own to begin with. What they cut may have been loaded, with masks still to come."""

@@ -1,5 +1,7 @@
 """FLOPs against the definition by hand, and against what RigL's authors report for ResNet-50."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -133,3 +135,46 @@ def test_an_unknown_recipe_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert "'nothing'" in said
     assert "imagenet-resnet50" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "erk"])
+def test_a_method_that_begins_denser_is_counted_by_what_it_ends_with(distribution: Any) -> None:
+    def network() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(64, 96, bias=False), nn.ReLU(), nn.Linear(96, 8, bias=False))
+
+    dense = network()
+    cost = so.analysis.count_flops(dense, so.sparsify(dense, 0.0), torch.empty(1, 64))
+    sparse = network()
+    end = so.analysis.count_flops(
+        sparse, so.sparsify(sparse, 0.9, distribution=distribution), torch.empty(1, 64)
+    )
+    method = so.GMP(1000, sparsity=0.9, distribution=distribution)
+    steps = range(1, 1001)
+    assert cost.inference == 1
+    assert cost.training(method) == pytest.approx(
+        sum(method.cost_at(step, end.inference) for step in steps) / 1000, rel=1e-3
+    )
+    whole = so.ACDC(1000, sparsity=0.9, scope="global")
+    assert cost.training(whole) == pytest.approx(sum(whole.cost_at(step, 0.1) for step in steps) / 1000)
+
+
+def test_a_weight_that_is_shared_is_sparse_wherever_it_is_used() -> None:
+    model = nn.Sequential(nn.Linear(32, 32, bias=False), nn.ReLU(), nn.Linear(32, 32, bias=False))
+    model[2].weight = model[0].weight
+    topology = so.sparsify(model, 0.9, distribution="uniform")
+    cost = so.analysis.count_flops(model, topology, torch.empty(1, 32))
+    assert cost.dense == 2 * 2 * 32 * 32
+    assert cost.inference == pytest.approx(0.1, abs=1e-3)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bilinear = nn.Bilinear(6, 5, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.bilinear(x, x[:, :5])
+
+
+def test_bilinear_layers_are_counted() -> None:
+    assert forward_flops(TwoInputs(), torch.empty(3, 6)) == {"bilinear.weight": 2 * 3 * 6 * 5 * 4}

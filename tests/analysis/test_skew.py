@@ -139,12 +139,78 @@ def test_evaluation_mode_is_refused_with_the_remedy() -> None:
         ([0.01, -0.02], [0.51, 0.48], "would add one"),
         ([math.nan, None], [math.nan, None], "changes nothing"),
         ([-0.26], [0.24], "cannot tell"),
+        ([-0.1], [0.4], "less of a skew than the correction takes away"),
+        ([0.7], [1.2], "a skew the other way round"),
+        (
+            [-0.61, 0.05],
+            [-0.11, 0.05],
+            "in the layer that it corrects (theory of the skew: -0.5), corrected -0.11: there is",
+        ),
+        ([-0.16, 0.2], [-0.16, 0.2], "changes no layer here"),
     ],
 )
 def test_the_verdict_says_when_there_is_no_skew(
     slopes: list[float | None], corrected: list[float | None], expected: str
 ) -> None:
     assert expected in verdict(slopes, [0.02] * len(slopes), corrected)
+
+
+def test_by_default_it_is_the_default_correction_that_is_looked_at() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(400, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Linear(96, 10))
+    masks = so.topology.fan_in_masks(model, 0.7, "bimodal:10", distribution="uniform")
+    topology = so.sparsify(model, 0.7, masks=masks)
+    x, y = torch.randn(512, 400), torch.randint(10, (512,))
+    report = so.analysis.skew_report(model, topology, nn.functional.cross_entropy(model(x), y))
+    assert report.layers["0.weight"].factor_spread > 0.3
+    assert torch.equal(report.layers["3.weight"].factor, torch.ones(10, dtype=torch.float64))
+    assert "there is a skew, and the correction lessens it" in report.verdict
+    every = so.analysis.skew_report(
+        model, topology, nn.functional.cross_entropy(model(x), y), correction="layer"
+    )
+    assert every.layers["3.weight"].factor_spread > 0.3
+
+
+@pytest.mark.parametrize(
+    "method", [so.GMP(10), so.ACDC(10, sparsity=0.8), so.Static(), so.TopKAST(10, sparsity=0.8)]
+)
+def test_a_method_without_such_an_update_is_refused(method: so.Method) -> None:
+    model, topology = _network("random")
+    with pytest.raises(ValueError, match="no update that drops some weights"):
+        so.analysis.skew_report(model, topology, _loss, method=method)
+
+
+def test_a_frozen_layer_is_left_out() -> None:
+    model = nn.Sequential(nn.Linear(32, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+    topology = so.sparsify(model, 0.5)
+    topology.parameters["0.weight"].requires_grad_(False)
+    x = torch.randn(8, 32)
+    assert list(so.analysis.skew_report(model, topology, lambda m: m(x).square().mean()).layers) == [
+        "3.weight"
+    ]
+    topology.parameters["3.weight"].requires_grad_(False)
+    with pytest.raises(ValueError, match="all sparse layers are frozen"):
+        so.analysis.skew_report(model, topology, lambda m: m(x).square().mean())
+
+
+def test_jumps_by_gradient_are_the_same_on_the_kernels() -> None:
+    jumps = []
+    for accelerated in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(32, 48), nn.BatchNorm1d(48), nn.ReLU(), nn.Linear(48, 8))
+        topology = so.sparsify(model, 0.8)
+        network = so.accelerate(model, topology, break_even=0.0) if accelerated else model
+        x, y = torch.randn(64, 32), torch.randint(8, (64,))
+        report = so.analysis.skew_report(
+            network,
+            topology,
+            lambda m, x=x, y=y: nn.functional.cross_entropy(m(x), y),
+            method=so.RigL(total_steps=1),
+        )
+        jumps.append(report.jump)
+        assert not topology.dense_grads.wanted
+    assert jumps[0] > 1
+    assert jumps[1] == pytest.approx(jumps[0], rel=1e-3)
 
 
 def test_a_loss_of_the_training_loop_is_enough_and_its_graph_is_kept() -> None:

@@ -13,7 +13,10 @@ from sparseopt.__main__ import main
 from sparseopt.kernels.frozen.file import dense_file, read, stored_masks
 from sparseopt.lab.config.configfile import read_config
 from sparseopt.lab.config.recipes import RECIPES
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.export.hub import export_hub
+from sparseopt.lab.export.onnx import export_onnx
+from sparseopt.lab.models import Decoder
 from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.training.experiment import build_model
 from sparseopt.lab.training.train import Summary, train
@@ -138,3 +141,15 @@ def test_the_final_network_of_a_run_carries_its_masks(trained: tuple[Path, Summa
 def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path)]) == 2
     assert "folder of a run" in capsys.readouterr().err
+
+
+def test_onnx_of_a_network_that_reads_text(tmp_path: Path) -> None:
+    assert export_onnx(Decoder(20, 8, 16, 1), (8,), tmp_path / "text.onnx", symbols=20) < 1e-5
+
+
+def test_a_run_without_a_whole_epoch_has_no_card(trained: tuple[Path, Summary], tmp_path: Path) -> None:
+    folder, summary = trained
+    assert summary.experiment is not None
+    with pytest.raises(UserError, match="has not finished its first epoch"):
+        export_hub(summary.experiment, replace(Run.read(folder), rows=[]), tmp_path / "hub")
+    assert not (tmp_path / "hub").exists()

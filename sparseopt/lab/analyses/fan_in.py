@@ -31,6 +31,8 @@ from sparseopt.topology import generator
 from sparseopt.topology.skew import relative_scale
 from sparseopt.topology.start.masks import mask_with_fan_in
 
+PIXELS = 784  # of the digits, and of the noise in their place
+
 
 @dataclass(frozen=True)
 class FanInSettings(TwinSettings):
@@ -56,6 +58,14 @@ class FanInSettings(TwinSettings):
             self.small,
             "one or more fan-ins of at least 1",
         )
+        require(
+            max(self.small) <= PIXELS,
+            "small",
+            self.small,
+            f"fan-ins of at most {PIXELS}, the inputs there are",
+        )
+        distinct = len(set(self.sparsities))
+        require(distinct >= 2, "sparsities", self.sparsities, "two or more, to have a slope")
         most = max(len(self.small), len(self.sparsities))
         require(self.hidden >= most, "hidden", self.hidden, f"at least {most}, one neuron for each fan-in")
         require(all(step >= 0 for step in self.steps), "steps", self.steps, "steps of at least 0")
@@ -255,7 +265,9 @@ def _draw_training(axis: Axes, training: dict[str, Any]) -> None:
     axis.axhline(0, **THEORY)
     axis.set_xticks(positions, [str(step) for step in training["steps"]])
     axis.set(
-        title="Slope of the angular rate along training", xlabel="step of SET", ylabel="slope against $1-s_i$"
+        title="Slope of the angular rate, trained on digits",
+        xlabel="step of SET",
+        ylabel="slope against $1-s_i$",
     )
     axis.set_ylim(axis.get_ylim()[0], 1.75)  # room for the legend
     axis.legend(loc="upper center", fontsize=8, ncols=2, columnspacing=1)
@@ -302,7 +314,7 @@ def _training_notes(training: dict[str, Any]) -> list[str]:
         return float(np.mean(training[correction][key], axis=0)[at])
 
     return [
-        f"Along {training['steps'][-1]} steps of SET the slope of the angular rate goes from "
+        f"Along {training['steps'][-1]} steps of SET on digits the slope of the angular rate goes from "
         f"{slope('none', 'rate_slope', 0):+.2f} to {slope('none', 'rate_slope', -1):+.2f} in the plain run and to "
         f"{slope('layer', 'rate_slope', -1):+.2f} in the corrected one (before the factor). Theory holds fixed what training "
         f"moves: in the plain run the slope of ||w|| goes from {slope('none', 'length_slope', 0):+.2f} to "

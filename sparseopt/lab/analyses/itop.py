@@ -23,6 +23,7 @@ from sparseopt.lab.show.colors import COLORS, LINES
 from sparseopt.lab.show.figures import band, legend_below, panels, style
 from sparseopt.lab.show.statistics import over_seeds
 from sparseopt.lab.show.table import Table
+from sparseopt.lab.training.methods import build_method
 
 SPOKEN = ("sparsity", "method", "correction", "grow_from", "ham")
 """The settings that a panel, or the words of `_method`, tell already."""
@@ -74,14 +75,18 @@ def _method(run: Run) -> str:
 
 def _curve(group: Group, label: str) -> dict[str, Any]:
     """One line: the epochs that all seeds have reached."""
-    runs, sparsity = group.runs, group.runs[0].config.sparsity
+    runs, config = group.runs, group.runs[0].config
+    sparsity, start = config.sparsity, build_method(config, total_steps=1000).starts_at()
     epochs = min(len(run.rows) for run in runs)
     return {
         "sparsity": sparsity,
         "label": label,
         "runs": [str(run.path) for run in runs],
         "epoch": [0] + [row["epoch"] for row in runs[0].rows[:epochs]],
-        "itop": [[1 - sparsity] + [row["itop_rate"] for row in run.rows[:epochs]] for run in runs],
+        "itop": [
+            [1 - (sparsity if start is None else start)] + [row["itop_rate"] for row in run.rows[:epochs]]
+            for run in runs
+        ],
     }
 
 

@@ -55,6 +55,8 @@ class LnRatioSettings(TwinSettings):
         for option in ("least_sparsity", "largest_sparsity"):
             value = getattr(self, option)
             require(0 <= value < 1, option, value, "at least 0 and less than 1")
+        below = f"less than --largest-sparsity, which is {self.largest_sparsity:g}"
+        require(self.least_sparsity < self.largest_sparsity, "least_sparsity", self.least_sparsity, below)
 
 
 def measure(settings: LnRatioSettings, track: Track) -> Result:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparseopt as so
-from sparseopt.analysis.skew import LayerSkew, verdict
+from sparseopt.analysis.skew import LayerSkew, can_be_tried, verdict
 from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.data import Batch
 from sparseopt.lab.errors import UserError, require, require_positive
@@ -65,7 +65,7 @@ def measure(settings: SkewSettings, track: Track) -> Result:
     ]
     experiment.model.train()
     own = experiment.config.correction
-    correction = settings.correction or (own if own in MODES else "layer")
+    correction = settings.correction or (own if own in MODES or own == "auto" else "layer")
     (report,) = (
         so.analysis.skew_report(
             experiment.model,
@@ -103,9 +103,9 @@ def _restored(settings: SkewSettings) -> Trainer:
 
 
 def _method(experiment: Experiment) -> so.Method | None:
-    """The run's own method if it moves connections, else the report's default."""
+    """The run's own method if it moves connections, as many as before, else the report's default."""
     method = experiment.optimizer.method if isinstance(experiment.optimizer, so.SparseOpt) else None
-    return None if isinstance(method, so.Static) else method
+    return method if method is not None and can_be_tried(method) else None
 
 
 def _loss(model: nn.Module, batches: list[Batch]) -> Tensor:

@@ -42,7 +42,8 @@ def export(
     path = out or folder / SUFFIX[format]
     make_folder(path.parent)
     if format == "onnx":
-        deviation = export_onnx(experiment.model, experiment.data.shape, path)
+        symbols = experiment.data.classes if experiment.config.data == "text" else None
+        deviation = export_onnx(experiment.model, experiment.data.shape, path, symbols=symbols)
         print(f"{path}: {size(path)}, within {deviation:.1e} of torch")
         return
     if format == "hub":

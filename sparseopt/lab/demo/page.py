@@ -41,7 +41,7 @@ def write_page(acts: Sequence[Act], runs: Sequence[Run], path: Path, *, seconds:
         path,
         title="Sparse training: how fast, how small, how well",
         introduction=(
-            f"{WHEN} Four acts, three of them on 4,000 real digits, computed on this machine in {seconds / 60:.1f} minutes by "
+            f"{WHEN} Four acts, three of them on real digits, computed on this machine in {seconds / 60:.1f} minutes by "
             f"{workers} worker processes of one thread, and a report on every run behind them. No gain is claimed that the "
             "seeds do not support. "
             "Made again by sparseopt demo."

@@ -76,7 +76,7 @@ def _draw_curves(axis: Axes, outcomes: TrainingResults, masks: str) -> None:
             axis,
             list(steps),
             curves.mean(axis=0),
-            curves.std(axis=0),
+            curves.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(curves.shape[1]),
             series=series,
             label=name,
             linestyle=line,
@@ -122,8 +122,12 @@ def _sentences(outcomes: TrainingResults, comparisons: Mapping[tuple[str, str], 
         f"The control, the same factors shuffled among the neurons: {_verdict(comparisons['bimodal', 'shuffled'])}",
         f"Ordinary random masks, where the factors spread by {spreads['ordinary']:.2f} only: with SparseOpt "
         f"{_verdict(comparisons['ordinary', 'SparseOpt'])}",
-        f"Test accuracy on the heterogeneous masks: SparseOpt differs from the baseline by {100 * accuracy.mean:+.2f} points "
-        f"(95% interval {100 * accuracy.low:+.2f} to {100 * accuracy.high:+.2f}); "
+        f"Test accuracy on the heterogeneous masks: SparseOpt differs from the baseline by {100 * accuracy.mean:+.2f} points"
+        + (
+            f" (95% interval {100 * accuracy.low:+.2f} to {100 * accuracy.high:+.2f}); "
+            if len(accuracy.differences) > 1
+            else "; "
+        )
         + (
             "the seeds support a difference."
             if accuracy.supported
@@ -135,6 +139,8 @@ def _sentences(outcomes: TrainingResults, comparisons: Mapping[tuple[str, str], 
 def _verdict(comparison: Comparison) -> str:
     """What the seeds say about the mean training loss, and nothing beyond it."""
     n = len(comparison.differences)
+    if n < 2:
+        return f"the mean training loss differs from the baseline's by {comparison.mean:+.1%}, with one seed: nothing is claimed."
     interval = f"95% interval {comparison.low:+.1%} to {comparison.high:+.1%}"
     if not comparison.supported:
         return (

@@ -11,6 +11,7 @@ from sparseopt import __version__
 from sparseopt.kernels.frozen.file import DENSE_FILE, dense_file
 from sparseopt.lab.config.differences import described
 from sparseopt.lab.config.recipes import short
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import EXPORTED, Run
 from sparseopt.lab.show.words import duration
 from sparseopt.lab.system.files import reporting_write_errors, write_bytes, write_json
@@ -32,7 +33,7 @@ The network `{model}` with {sparsity:.1%} of its sparsifiable weights exactly ze
 | train loss | {loss:.4f} |
 | weights | {active:,} active of {weights:,} |
 | ITOP rate | {itop:.1%} |
-| epochs | {epochs} of {planned}, in {seconds} |
+| epochs | {epochs} of {planned}, in {seconds}{on} |
 
 One seed ({seed}); the settings that depart from the recipe: {unusual}. config.json has all of them.
 
@@ -50,6 +51,10 @@ engine = so.compile_inference(model, topology)
 
 def export_hub(experiment: Experiment, run: Run, folder: Path) -> list[Path]:
     """Write the folder; the files in it."""
+    if not run.rows:
+        raise UserError(
+            f"{run.path} has not finished its first epoch, and a model card tells an accuracy: train on, then export"
+        )
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         masks = {} if experiment.topology is None else dict(experiment.topology.masks)
@@ -88,6 +93,9 @@ def card(experiment: Experiment, run: Run) -> str:
         epochs=last["epoch"],
         planned=config.epochs,
         seconds=duration(last["seconds"]),
+        on=""
+        if run.state == "finished"
+        else "; the weights are of a later checkpoint, the numbers of the last whole epoch",
         seed=config.seed,
         unusual=described(replace(config, data=_without_path(config.data)).unusual()) or "none",
         shape=experiment.data.shape,

@@ -17,8 +17,11 @@ TOLERANCE = 1e-5
 IMAGES = 4  # that the check runs; any number may come later
 
 
-def export_onnx(model: nn.Module, shape: tuple[int, ...], path: Path) -> float:
-    """Write the dense network, zeros included, for batches of any size; returns the largest deviation from torch."""
+def export_onnx(model: nn.Module, shape: tuple[int, ...], path: Path, *, symbols: int | None = None) -> float:
+    """Write the dense network, zeros included, for batches of any size; returns the largest deviation from torch.
+
+    `symbols`: where the network reads text, how many characters there are.
+    """
     try:
         import onnx  # noqa: F401 - the exporter needs it, and says so less clearly
         import onnxruntime
@@ -28,22 +31,26 @@ def export_onnx(model: nn.Module, shape: tuple[int, ...], path: Path) -> float:
             f"--format onnx needs {error.name}; install it with: pip install 'sparseopt[export]'"
         ) from error
     model.eval()
-    images = torch.randn(IMAGES, *shape, generator=torch.Generator().manual_seed(0))
+    draw, name = torch.Generator().manual_seed(0), "images" if symbols is None else "text"
+    if symbols is None:
+        inputs = torch.randn(IMAGES, *shape, generator=draw)
+    else:
+        inputs = torch.randint(symbols, (IMAGES, *shape), generator=draw)
     with reporting_write_errors(path), _quiet():
         torch.onnx.export(
             model,
-            (images,),
+            (inputs,),
             path,
             dynamo=True,
             external_data=False,
-            input_names=["images"],
+            input_names=[name],
             output_names=["scores"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
         )
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (scores,) = session.run(["scores"], {"images": images.numpy()})
+    (scores,) = session.run(["scores"], {name: inputs.numpy()})
     with torch.no_grad():
-        expected = model(images)
+        expected = model(inputs)
     deviation = float((torch.from_numpy(scores) - expected).abs().max() / expected.abs().max().clamp_min(1))
     if not deviation <= TOLERANCE:
         path.unlink()

@@ -336,6 +336,9 @@ def _refused(module: nn.Module) -> str | None:
     return None
 
 
+LARGEST = 2**31
+
+
 def wrong_kind(piece: SparsePiece) -> str | None:
     """Why the kernels cannot compute with the weights of a piece as they are; None if they can."""
     for name, weight in piece.weights():
@@ -343,6 +346,8 @@ def wrong_kind(piece: SparsePiece) -> str | None:
             return f"the kernels run on the CPU, and {name} is on {weight.device}"
         if weight.dtype != torch.float32:
             return f"the kernels compute in float32, and {name} is {weight.dtype}: call model.float() first"
+        if weight.numel() >= LARGEST:
+            return f"the kernels number weights in 32 bits, and {name} has {weight.numel():,}"
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch.autograd import forward_ad
 
 from sparseopt.kernels.conv.convolution import axes
 from sparseopt.kernels.conv.region import SparseRegion
@@ -62,6 +63,8 @@ class GuardedPiece(nn.Module):
         return outputs
 
     def on_kernels(self, inputs: Sequence[Tensor]) -> bool:
+        if forward_ad._current_level >= 0:  # derivatives forward, which the kernels have none of
+            return False
         weights = self.sparse.weights()
         return (
             self._right_kind(inputs, weights)

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
-from torch.autograd.function import once_differentiable
 
 from sparseopt.kernels.conv.convolution import ConvLists, backward_border, build_lists
 from sparseopt.kernels.conv.plan import RegionPlan
@@ -17,7 +16,8 @@ from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.images import check_image
 from sparseopt.kernels.native.norm import NormWeights
-from sparseopt.kernels.native.packed import KernelWeight
+from sparseopt.kernels.native.once import differentiated_once
+from sparseopt.kernels.native.packed import KernelWeight, PackedWeights
 from sparseopt.topology import Topology
 
 KEPT_WIDTHS = 8  # image widths for which index lists are cached; the oldest are evicted first
@@ -146,10 +146,11 @@ class _RegionPass(torch.autograd.Function):
         ctx.region, ctx.run = region, region.start(region.key(images))
         ctx.inputs, ctx.parameters = inputs, tensors[inputs:]
         ctx.norms = NormWeights(region.plan.region.convs)
+        ctx.packed = PackedWeights(region.conv_weights.values())
         return tuple(ctx.run.forward(images))
 
     @staticmethod
-    @once_differentiable
+    @differentiated_once
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if ctx.run is None:
             raise RuntimeError(
@@ -157,6 +158,7 @@ class _RegionPass(torch.autograd.Function):
                 "for retain_graph=True use the model without accelerate"
             )
         ctx.norms.check()
+        ctx.packed.check()
         run, ctx.run = ctx.run, None
         wanted = ctx.needs_input_grad[2 : 2 + ctx.inputs]
         of_inputs, of_parameters = run.backward(gradients, wanted)

@@ -14,8 +14,10 @@ from sparseopt.kernels.conv.forward import ForwardPass, shape_of, with_border
 from sparseopt.kernels.conv.numbers import Numbers
 from sparseopt.kernels.conv.tiles import trial_blocks
 from sparseopt.kernels.match.graph import Activation, Conv, Output
+from sparseopt.kernels.match.modules import zero_padding
 from sparseopt.kernels.native.buffers import Shape
 from sparseopt.kernels.native.memory import doubles, floats
+from sparseopt.kernels.native.norm import by_parameter
 from sparseopt.kernels.native.packed import weight_gradients
 from sparseopt.topology.dense_grads import Rows
 
@@ -184,9 +186,8 @@ class RegionRun(ForwardPass):
         convs, of_weights, gradients = self.plan.region.convs, [], {**self.of_biases}
         for conv, (of_weight, *of_norm) in zip(convs, self._numbers.copies(), strict=True):
             of_weights.append(of_weight)
-            norm = conv.norm
-            if norm is not None and norm.weight is not None:
-                gradients[norm.weight], gradients[norm.bias] = of_norm
+            if conv.norm is not None:
+                gradients |= by_parameter(conv.norm, *of_norm)
         weights = [self.weights[conv] for conv in convs]
         positions = [self.used[conv].position for conv in convs]
         dense = [self._dense.get(conv) for conv in convs]
@@ -196,7 +197,7 @@ class RegionRun(ForwardPass):
     def _dense_gradient(self, conv: Conv, read: tuple[Any, ...]) -> Rows:
         """The gradient of all weights: computed now, before what it is made from is overwritten."""
         gradient = floats(*self.weights[conv].shape)
-        window = (conv.module.stride[0], conv.module.padding)
+        window = (conv.module.stride[0], zero_padding(conv.module))
         self.ops.conv_dense_gradient(*read, *window, self.samples, gradient)
         return gradient.__getitem__
 

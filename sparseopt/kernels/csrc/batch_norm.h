@@ -23,7 +23,8 @@ inline void batch_norm_forward(int channels, int64_t count, const double* sums, 
                                const float* beta, double eps, const RunningStatistics& running, double* moments, float* affine) {
   for (int c = 0; c < channels; ++c) {
     const double mean = sums[c] / count;
-    const double variance = std::fmax(sums[channels + c] / count - mean * mean, 0.0);
+    const double difference = sums[channels + c] / count - mean * mean;
+    const double variance = difference < 0 ? 0.0 : difference;  // what is not a number stays so
     const double inverse = 1 / std::sqrt(variance + eps), scale = (gamma ? gamma[c] : 1.0) * inverse;
     moments[c] = mean;
     moments[channels + c] = inverse;

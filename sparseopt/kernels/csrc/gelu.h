@@ -26,7 +26,7 @@ SPARSEOPT_INLINE Vec gelu(Vec x) {
   Vec p = broadcast(1.061405429f);
   for (const float c : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f, 0.f}) p = p * t + c;
   const Vec q = p * exp_minus(z * z) * 0.5f;
-  return x > Vec{} ? x - x * q : x * q;
+  return x > Vec{} ? x * (1.f - q) : x * q;  // of infinity, infinity
 }
 
 // The same bits for an entry wherever it is: what fills no vector is computed in one all the same.

@@ -63,13 +63,16 @@ class DenseRegion:
 def _convolve(step: ConvStep, weight: Tensor, values: list[Tensor]) -> Tensor:
     y = F.conv2d(values[step.input], weight, step.bias, step.stride, step.padding)
     if step.shortcut is not None:
-        added = values[step.shortcut][:, :, :: step.shortcut_stride, :: step.shortcut_stride]
-        y[:, step.shortcut_offset : step.shortcut_offset + added.shape[1]] += added
+        added = values[step.shortcut][..., :: step.shortcut_stride, :: step.shortcut_stride]
+        if added.shape[-3] == step.channels:
+            y = y + added  # of another size, torch spreads the smaller one
+        else:
+            y[..., step.shortcut_offset : step.shortcut_offset + added.shape[-3], :, :] += added
     return torch.relu(y) if step.relu else y
 
 
 def _leave(end: End, value: Tensor) -> Tensor:
     if not end.pooled:
         return value.contiguous()
-    mean = value.mean((2, 3))
+    mean = value.mean((-2, -1))
     return mean if end.head is None else F.linear(mean, end.head.weight.dense(), end.head.bias)

@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -155,7 +156,7 @@ def stored_masks(path: str | Path) -> dict[str, Tensor]:
 def _stored_masks(metadata: Mapping[str, str], path: str | Path) -> dict[str, Tensor]:
     try:
         entries = {
-            name: (list(each["shape"]), base64.b64decode(each["bits"], validate=True))
+            name: (_sizes(each["shape"]), base64.b64decode(each["bits"], validate=True))
             for name, each in json.loads(metadata[DENSE_MASKS]).items()
         }
         packed = {
@@ -165,6 +166,12 @@ def _stored_masks(metadata: Mapping[str, str], path: str | Path) -> dict[str, Te
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: the masks in its metadata cannot be read ({error})") from error
     return {name: _mask(packed, name, shape, path) for name, (shape, _) in entries.items()}
+
+
+def _sizes(shape: Any) -> list[int]:
+    if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
+        raise ValueError(f"a shape of {shape!r:.80}")
+    return shape
 
 
 def _dense_contents(state: dict[str, Tensor], masks: dict[str, Tensor], path: str | Path) -> Contents:

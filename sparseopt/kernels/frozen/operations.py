@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.pool import max_pool
 from sparseopt.kernels.match.mutation import added
+from sparseopt.kernels.match.rewrite import with_axes
 from sparseopt.kernels.match.whole import parts
 
 ATTRIBUTES = ("shape", "ndim", "dtype", "device", "T", "mT", "values", "indices")
@@ -81,6 +82,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sparseopt.max_pool": max_pool,
     "sparseopt.added": added,
     "sparseopt.parts": parts,
+    "sparseopt.with_axes": with_axes,
     "attribute": attribute,
 }
 NAMES: dict[Any, str] = {function: name for name, function in reversed(FUNCTIONS.items())} | {

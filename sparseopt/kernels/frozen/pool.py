@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sparseopt.kernels.match.modules import must_be_called
 from sparseopt.kernels.native.build import operators
 
 Pair = int | tuple[int, int]
@@ -51,7 +52,7 @@ class FrozenPool(nn.Module):
 def replace_pools(model: nn.Module) -> None:
     """Let the model's own max poolings, those without listeners, run on the kernels."""
     for name, child in list(model.named_children()):
-        if type(child) is nn.MaxPool2d and not child.return_indices and not child._forward_hooks:
+        if type(child) is nn.MaxPool2d and not child.return_indices and not must_be_called(child):
             setattr(model, name, FrozenPool(child))
         else:
             replace_pools(child)

@@ -25,6 +25,10 @@ from sparseopt.kernels.native.images import check_sum
 from sparseopt.kernels.native.interface import FrozenConv, FrozenOutput, Segment, Weights
 from sparseopt.kernels.native.network import weights
 
+LARGEST = (
+    2**40
+)  # numbers of an arena: above that is no memory, and sizes are to be far from where integers end
+
 
 def extents_of(convs: Convs, sizes: Iterable[tuple[int, int]]) -> list[Extent]:
     """The size of every value, from those of the inputs."""
@@ -77,6 +81,8 @@ class FrozenProgram:
                 Segment(self._add_layers(segment, layers), segment.patches.count, source, joined[number])
             )
         ends = [self._end(end) for end in convs.ends]
+        if self._arena.floats >= LARGEST:
+            raise MemoryError(f"the region takes {self._arena.floats:,} numbers at once")
         self.network = operators().network(
             *(layout.lanes, self._arena.floats, tables, self._arena.slots, layers, inputs, ends, self._kept)
         )

@@ -17,7 +17,6 @@ from sparseopt.kernels.frozen.program import FrozenProgram, extents_of
 from sparseopt.kernels.frozen.tuned import Tuned, fastest
 from sparseopt.kernels.frozen.ways import Way, tune
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.images import check_image
 from sparseopt.kernels.native.measurements import measurements
 from sparseopt.kernels.native.memory import zeros
 
@@ -51,13 +50,23 @@ class FrozenRegion(nn.Module):
         latest = self._latest
         if latest is not None and latest[0] == shapes:
             return latest[1].run(images)
-        for image, channels in zip(images, self.content.inputs, strict=True):
-            check_image(image, channels)
-        if not len(images[0]):
-            return DenseRegion(self.content).run(images)
+        if not self._fit(images):
+            return DenseRegion(self.content).run(images)  # or torch says what is wrong
         found = self.prepared(images)
         self._latest = shapes, found
         return found.run(images)
+
+    def _fit(self, images: tuple[Tensor, ...]) -> bool:
+        """Are they batches of as many images, with sizes that the kernels can add up? Else torch knows what to do, or refuses."""
+        first = images[0]
+        alike = all(image.dim() == 4 and len(image) == len(first) for image in images) and len(first) > 0
+        if not alike or any(x.shape[1] != c for x, c in zip(images, self.content.inputs, strict=True)):
+            return False
+        try:
+            extents_of(self.content, [(image.shape[2], image.shape[3]) for image in images])
+        except (RuntimeError, ValueError):
+            return False
+        return True
 
     def prepared(self, images: tuple[Tensor, ...]) -> Tuned:
         sizes = tuple((image.shape[2], image.shape[3]) for image in images)

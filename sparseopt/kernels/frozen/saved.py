@@ -129,6 +129,8 @@ class Saved:
         require(isinstance(args, list) and isinstance(kwargs, dict), f"operation {number} has no arguments")
         if "call" in operation:
             require(operation["call"] in FUNCTIONS, f"operation {number} calls {operation['call']!r}")
+        # It would be written to, whoever else reads the tensor: nothing that `save` writes has it.
+        require("out" not in kwargs, f"operation {number} writes to a tensor")
         if operation.get("call") == "attribute":
             require(len(args) == 2 and args[1] in ATTRIBUTES, f"operation {number} reads {args[1:]!r:.80}")
         if "method" in operation:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparseopt.kernels.frozen.saved_pieces import LARGEST, require
+from sparseopt.kernels.frozen.saved_pieces import LARGEST, WIDEST, require
 from sparseopt.kernels.match.modules import is_known_leaf, must_be_called
 from sparseopt.kernels.match.python import is_torchs
 
@@ -67,8 +67,6 @@ OPTIONS: dict[str, str] = {
     "Threshold": "threshold value inplace",
     "CosineSimilarity": "dim eps",
 }
-
-WIDEST = 2**16  # of windows: torch goes through all of one, even where the image is smaller
 
 
 def _whole(least: int, below: int = LARGEST) -> Callable[[Any], bool]:

@@ -1,5 +1,6 @@
 """The pieces of an engine's file that the kernels run, checked: the kernels trust every number they are given."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from sparseopt.kernels.match.chains import LinearActivation
 from sparseopt.topology.bits import unpack
 
 LARGEST = 2**31
+WIDEST = 2**16  # of windows: torch goes through all of one, even where the image is smaller
 
 
 def require(holds: bool, what: str) -> None:
@@ -48,11 +50,14 @@ class _PieceReader:
         tensor = self.tensors[name]
         fits = tensor.dtype == torch.float32 and tuple(tensor.shape) == (size,)
         require(fits, f"{name!r} is not {size} numbers of float32")
-        return tensor.contiguous()
+        return tensor.clone(
+            memory_format=torch.contiguous_format
+        )  # its own: operations of the file may write to the other
 
     def weight(self, saved: dict[str, Any], axes: int) -> SparseWeight:
         shape = tuple(_integer(each, 1, LARGEST) for each in saved["shape"])
-        require(len(shape) == axes and torch.Size(shape).numel() < LARGEST, f"a weight of shape {shape}")
+        require(len(shape) == axes and math.prod(shape) < LARGEST, f"a weight of shape {shape}")
+        require(all(each < WIDEST for each in shape[2:]), f"a window of {shape[2:]}")
         mask = self.tensors[saved["mask"]]
         size = -(-torch.Size(shape).numel() // 8)
         require(
@@ -75,7 +80,7 @@ class _PieceReader:
         source = _integer(saved["input"], len(channels) - len(steps), len(channels))
         made = steps[source - len(channels)]
         require(isinstance(made, ConvStep) and made.relu, "a max pooling of what may be negative")
-        rows, columns = (_integer(each, 1, LARGEST) for each in saved["pool"])
+        rows, columns = (_integer(each, 1, WIDEST) for each in saved["pool"])
         padding = tuple(
             _integer(each, 0, kernel // 2 + 1)
             for each, kernel in zip(saved["padding"], (rows, columns), strict=True)

@@ -32,6 +32,7 @@ DTYPES = {
     "C64": torch.complex64,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+LARGEST = 2**48  # of an axis: numbers beyond that cannot be multiplied
 LONGEST_HEADER = 100_000_000
 
 
@@ -80,7 +81,7 @@ def decode(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors[name] = _tensor(data, start + begin, stop - begin, entry, name)
             used = stop
         _require(start + used == len(data), "it is longer or shorter than its header says")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
         raise ValueError(f"{path} is not a file of tensors: {error}") from error
     return tensors, metadata
 
@@ -92,6 +93,7 @@ def _tensor(data: bytearray, offset: int, size: int, entry: Mapping[str, Any], n
     _require(all(type(each) is int and each >= 0 for each in shape), f"{name!r} has the shape {shape!r:.80}")
     count = math.prod(shape)
     _require(count * dtype.itemsize == size and offset + size <= len(data), f"{name!r} has {size} bytes")
+    _require(all(each < LARGEST for each in shape), f"{name!r} has the shape {shape!r:.80}")
     if not count:
         return torch.empty(shape, dtype=dtype)
     raw = torch.frombuffer(data, dtype=torch.uint8, count=size, offset=offset)

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
-from torch.autograd.function import once_differentiable
 
 from sparseopt.kernels.linear.run import ChainLists, ChainRun, parameters_of
 from sparseopt.kernels.match.chains import Chain
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
+from sparseopt.kernels.native.once import differentiated_once
 from sparseopt.kernels.native.packed import KernelWeight
 from sparseopt.topology import Topology
 from sparseopt.topology.heap import give_back
@@ -90,6 +90,13 @@ class _ChainPass(torch.autograd.Function):
         return ctx.run.forward(x)
 
     @staticmethod
-    @once_differentiable
+    @differentiated_once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, *ctx.run.backward(gradient, ctx.needs_input_grad[1])
+        run = ctx.run
+        if run is None:
+            raise RuntimeError(
+                "this backward pass was made before, and its activations are gone: use retain_graph=True the first time"
+            )
+        if not torch._C._autograd._get_current_graph_task_keep_graph():  # pyright: ignore[reportAttributeAccessIssue]
+            ctx.run = None  # a loss that somebody keeps must not keep all activations
+        return None, *run.backward(gradient, ctx.needs_input_grad[1])

@@ -15,7 +15,7 @@ from sparseopt.kernels.native import pattern
 from sparseopt.kernels.native.buffers import Buffers, Shape
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import doubles, floats
-from sparseopt.kernels.native.norm import Norm, NormWeights
+from sparseopt.kernels.native.norm import Norm, NormWeights, by_parameter
 from sparseopt.kernels.native.packed import NOTHING, KernelWeight, weight_gradients
 
 
@@ -167,8 +167,8 @@ class ChainRun:
         self.ops.sum_gradients(y, z, norm.affine, dy, sums)
         gradients = floats(2, layer.channels)
         coefficients, found = norm.backward(sums, gradients)
-        if layer.norm is not None and layer.norm.weight is not None:
-            found |= {layer.norm.weight: gradients[0], layer.norm.bias: gradients[1]}
+        if layer.norm is not None:
+            found |= by_parameter(layer.norm, gradients[0], gradients[1])
         self.ops.normalise_backward(z, coefficients, self.samples, dy)
         return found
 

@@ -5,6 +5,7 @@ import inspect
 import torch
 from torch import nn
 from torch.fx import Node
+from torch.nn.utils import skip_init
 
 Size = int | tuple[int, int]
 
@@ -34,9 +35,10 @@ def pooling_options(node: Node, module: nn.Module | None) -> tuple[Size, Size, S
 
 
 def averaging(channels: int, kernel: Size, stride: Size, padding: Size) -> nn.Conv2d:
-    module = nn.Conv2d(
-        channels, channels, kernel, stride, padding, bias=False, device="cpu", dtype=torch.float32
-    )
+    options = {"bias": False, "device": "cpu", "dtype": torch.float32}
+    # without weights to begin with: drawing them would take numbers from the generator that the user's model draws from
+    module = skip_init(nn.Conv2d, channels, channels, kernel, stride, padding, **options)
+    assert isinstance(module, nn.Conv2d)
     module.requires_grad_(False)
     with torch.no_grad():
         module.weight.zero_()

@@ -238,6 +238,8 @@ class Matcher:
 
     def _average(self, node: Node, level: int) -> Conv | None:
         """Average pooling of a value of the region, as a convolution whose weights are constant."""
+        if not node.args:
+            return None
         source, options = node.args[0], pooling_options(node, self.modules.get(str(node.target)))
         value = self._value(source, level)
         if options is None or not isinstance(source, Node) or not isinstance(value, Conv | Activation):
@@ -262,7 +264,7 @@ class Matcher:
         return self._value(node, level) if isinstance(node, Node) and len(node.users) == 1 else None
 
     def _relu(self, node: Node, level: int) -> Activation | None:
-        value = self._only_reader(node.args[0], level)
+        value = self._only_reader(node.args[0], level) if node.args else None
         if isinstance(value, Conv):
             return Activation(value, value.channels, relu=True)
         if isinstance(value, Activation) and value.main is not None:

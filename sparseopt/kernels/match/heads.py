@@ -23,8 +23,12 @@ def take_heads(
     for number, (node, channels) in enumerate(piece.outputs.items()):
         path = _path_to_linear(node) if piece.content.outputs[number].pooled else []
         module = modules.get(str(path[-1].target)) if path else None
+        last = (
+            channels is None or len(path) > 2
+        )  # a linear layer reads the last axis: of a mean that keeps two, not the channels
         if (
             not isinstance(module, nn.Linear)
+            or not last
             or must_be_called(module)
             or _shared(path[-1])
             or path[-1] in taken

@@ -18,9 +18,21 @@ class Replacement:
 
 
 def must_be_called(module: nn.Module) -> bool:
-    """True if the class does not say all that a call does: hooks, a `forward` of the instance, a computed weight."""
-    made = isinstance(module, nn.Linear | nn.Conv2d) and weight_parameter(module) is None
+    """True if the class does not say all that a call does: hooks, a `forward` of the instance, a computed weight or bias."""
+    layer = isinstance(module, nn.Linear | nn.Conv2d)
+    made = (layer and weight_parameter(module) is None) or _computed(module)
     return made or has_own_forward(module) or has_hooks(module)
+
+
+def _computed(module: nn.Module) -> bool:
+    """Is there a parameter of a layer or a batch norm that a parametrization makes, other than from packed values?"""
+    lists = module._modules.get("parametrizations")
+    kinds = nn.Linear | nn.Conv2d | nn.BatchNorm1d | nn.BatchNorm2d
+    return (
+        lists is not None
+        and isinstance(module, kinds)
+        and set(lists._modules) != dict(scatters(module)).keys()
+    )
 
 
 def weight_parameter(module: nn.Module) -> nn.Parameter | None:

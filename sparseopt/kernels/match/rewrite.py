@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from sparseopt.kernels.match.effects import effects
@@ -64,6 +64,11 @@ def extract(traced: GraphModule, piece: Piece[Any]) -> GraphModule:
     return GraphModule(traced, graph)
 
 
+def with_axes(mean: Tensor) -> Tensor:
+    """A mean over images with the two axes of size one that torch keeps; it has them already where torch has computed it."""
+    return mean[..., None, None] if mean.dim() <= 2 else mean
+
+
 class _CallWriter:
     """Copies nodes as they are needed, and calls a piece's module when the first of its values is."""
 
@@ -89,5 +94,5 @@ class _CallWriter:
         for index, (node, channels) in enumerate(piece.outputs.items()):
             value = self.graph.call_function(operator.getitem, (call, index))
             if channels is not None:
-                value = self.graph.call_method("view", (value, -1, channels, 1, 1))
+                value = self.graph.call_function(with_axes, (value,))
             self.written[node] = value

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import platform
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ class Measurements:
     def __init__(self, folder: Path | None, name: str) -> None:
         self.folder, self.name, self._changed = folder, name, False
         self._known = self._read()
+        self._lock = threading.Lock()  # engines measure from several threads
 
     def get(self, key: str) -> tuple[int, int, float] | None:
         """Two numbers that say how, and the seconds it took."""
@@ -36,24 +38,26 @@ class Measurements:
         return None
 
     def put(self, key: str, first: int, second: int, seconds: float) -> None:
-        self._known[key] = [first, second, float(seconds)]
-        self._changed = True
+        with self._lock:
+            self._known[key] = [first, second, float(seconds)]
+            self._changed = True
 
     def keep(self) -> None:
         """Write what is new, together with what other processes have found in the meantime."""
-        if self.folder is None or not self._changed:
-            return
-        self._known = {**self._read(), **self._known}
-        self._changed = False
-        try:
-            folder = Folder(self.folder)
+        with self._lock:
+            if self.folder is None or not self._changed:
+                return
+            self._known = {**self._read(), **self._known}
+            self._changed = False
             try:
-                folder.write(self.name, json.dumps(self._known, indent=0).encode())
-            finally:
-                folder.close()
-        except OSError as error:
-            logger.info("measurements of layers are not kept: %s", error)
-            self.folder = None
+                folder = Folder(self.folder)
+                try:
+                    folder.write(self.name, json.dumps(self._known, indent=0).encode())
+                finally:
+                    folder.close()
+            except OSError as error:
+                logger.info("measurements of layers are not kept: %s", error)
+                self.folder = None
 
     def _read(self) -> dict[str, Any]:
         if self.folder is None:

@@ -41,6 +41,12 @@ class NormWeights:
         return [0 if each.is_inference() else each._version for each in self._weights]
 
 
+def by_parameter(norm: nn.Module, of_weight: Tensor, of_bias: Tensor) -> dict[Tensor, Tensor]:
+    """Gradients of a batch norm by the parameters that it has, of which either may be missing."""
+    pairs = ((norm.weight, of_weight), (norm.bias, of_bias))
+    return {parameter: gradient for parameter, gradient in pairs if isinstance(parameter, Tensor)}
+
+
 class Norm:
     """The batch norm behind a layer during one run: `affine` for the way there, `backward` for the way back.
 
@@ -72,7 +78,7 @@ class Norm:
                 f"the batch norm behind {self.layer.weight!r} has one sample of one position"
             )
         tracked = module.training and module.track_running_stats
-        factor = 0.0
+        factor = module.momentum or 0.0
         if tracked and module.num_batches_tracked is not None:
             module.num_batches_tracked.add_(1)
             factor = 1 / float(module.num_batches_tracked) if module.momentum is None else module.momentum

@@ -6,7 +6,7 @@ gradient of what it has written (dy): that of a linear layer by torch, on packed
 convolution by a kernel, at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,28 @@ class KernelWeight:
     def dense_wanted(self) -> bool:
         """Does the coming step read the gradient of inactive weights, too?"""
         return self.topology.dense_grads.wanted and self.name in self.topology.storage
+
+
+class PackedWeights:
+    """Packed weights as they are at a forward pass: backward reads them again, where they are."""
+
+    def __init__(self, weights: Iterable[KernelWeight]) -> None:
+        self._weights = [each for each in weights if each.scatter is not None]
+        self._before = self._versions()
+
+    def check(self) -> None:
+        if self._before != self._versions():
+            raise RuntimeError(
+                "the optimizer has moved the weights since the forward pass whose gradient is asked for: "
+                "call backward before step"
+            )
+
+    def _versions(self) -> list[tuple[int, int]]:
+        """How often the masks have moved, and how often each row was changed in place; values for inference are not."""
+        return [
+            (each.topology.version, 0 if each.parameter.is_inference() else each.parameter._version)
+            for each in self._weights
+        ]
 
 
 def weight_gradients(

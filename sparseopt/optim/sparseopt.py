@@ -45,12 +45,12 @@ from sparseopt.optim.fit import (
     check_masks,
     check_parameters,
     check_start,
-    elementwise_state,
     refuse_capture,
     tell_without_effect,
 )
 from sparseopt.optim.gradients import PREPARE
 from sparseopt.optim.terms import add_terms, show_gradients
+from sparseopt.optim.tried import elementwise_state
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict, forget_directions, states
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import local, shard_like

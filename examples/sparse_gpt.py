@@ -2,7 +2,7 @@
 
     python examples/sparse_gpt.py --steps 600
 
-The text comes with Python. Everything is torch; the two lines that make it sparse are marked.
+The text comes with Python, and the dense model is one of the lab's (`pip install '.[lab]'`). What makes it sparse is marked.
 """
 
 import argparse
@@ -24,9 +24,9 @@ def train(
     model, cost = Decoder(CHARACTERS, context, width, depth), 1.0
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
     if sparsity:
-        topology = so.sparsify(
+        topology = so.sparsify(  # sparse
             model, sparsity, distribution="uniform", exclude="head.weight", seed=seed
-        )  # sparse
+        )
         method = so.RigL(total_steps=steps, every=max(steps // 20, 5))
         optimizer = so.SparseOpt(optimizer, topology, method)  # sparse
         flops = so.analysis.count_flops(model, topology, torch.zeros(1, context, dtype=torch.long))

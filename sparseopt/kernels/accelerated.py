@@ -71,7 +71,7 @@ def accelerate(
     The model is changed in place and returned: same class, parameters, buffers and `state_dict`; only its `forward`, or that of
     modules in it, goes another way. Where the kernels cannot help (no compiler, parameters on a GPU or in half precision) it is
     returned as it was, and the log says why. `summary` tells of every layer how it runs; `restore` undoes it; copies of the
-    model are ordinary dense ones.
+    model are not accelerated.
 
     Layers that can run together stay together; a group whose share of zeros is below `break_even` stays dense. With `layers`,
     names such as `accelerated_layers` gives, exactly the groups of these layers run on the kernels.

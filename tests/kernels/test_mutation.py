@@ -138,7 +138,7 @@ def twice(m: Convs, x: Tensor) -> Tensor:
 
 
 def relu_before_the_sum(m: Convs, x: Tensor) -> Tensor:
-    """Issue: the padding shortcut is part of a sum that the kernels do not know."""
+    """The padding shortcut is part of a sum that the kernels do not know."""
     y = F.relu(m.a(x))
     return F.relu(m.b(y))[:, :, ::2, ::2] + F.pad(y[:, :, ::2, ::2], (0, 0, 0, 0, 0, 0))
 

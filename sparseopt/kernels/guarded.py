@@ -85,12 +85,12 @@ class GuardedPiece(nn.Module):
 
     def _fits(self, inputs: Sequence[Tensor], weights: Weights) -> bool:
         if isinstance(self.sparse, SparseChain):
-            known = self.sparse.lists().shapes
-            shapes = [
-                shape if name in self._packed else weight.shape
-                for (name, weight), shape in zip(weights, known, strict=True)
-            ]
-            return _fits_chain(self.sparse, shapes, inputs[0])
+            shapes = self.sparse.lists().shapes
+            as_listed = all(
+                name in self._packed or weight.shape == shape
+                for (name, weight), shape in zip(weights, shapes, strict=True)
+            )
+            return as_listed and _fits_chain(self.sparse, shapes, inputs[0])
         region = self.sparse.plan.region
         for image, activation in zip(inputs, region.inputs, strict=True):
             if (

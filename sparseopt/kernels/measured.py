@@ -97,7 +97,7 @@ def measure(model: nn.Module, topology: Topology, *example: Any) -> list[Choice]
         return [
             compare(layers_of(piece.sparse), piece.dense, piece.sparse, piece.inputs)
             for piece in pieces
-            if piece.inputs
+            if piece.inputs and piece.on_kernels(piece.inputs)
         ]
 
 

@@ -108,3 +108,24 @@ def test_linear_layers_that_stay_dense_have_ordinary_parameters(monkeypatch: pyt
     assert so.kernels.faster_layers(model, topology, torch.randn(8, 30)) == ()
     assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
     assert not optimizer.state
+
+
+def test_an_example_that_the_kernels_do_not_take_is_run_densely() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+    topology = so.sparsify(model, 0.9, distribution="uniform")
+    image = torch.randn(3, 8, 8)  # without a batch
+    expected = model(image)
+    so.kernels.accelerate_where_faster(model, topology, image)
+    assert torch.equal(model(image), expected)
+
+
+def test_a_weight_of_another_shape_is_run_densely() -> None:
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+    topology = so.sparsify(model, 0.9, distribution="uniform", include="0.weight")
+    so.accelerate(model, topology)
+    x = torch.randn(4, 16)
+    model(x)
+    last = model[2]
+    assert isinstance(last, nn.Linear)
+    last.weight.data, last.bias.data = torch.randn(5, 32), torch.randn(5)
+    torch.testing.assert_close(model(x), last(torch.relu(model[0](x))))

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from sparseopt.kernels.conv.convolution import ConvLists, backward_border, build_lists
 from sparseopt.kernels.conv.plan import RegionPlan
@@ -14,7 +13,6 @@ from sparseopt.kernels.conv.taped import Key, TapedRun, key_of
 from sparseopt.kernels.match.graph import Conv, Region
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
-from sparseopt.kernels.native.images import check_image
 from sparseopt.kernels.native.norm import NormWeights
 from sparseopt.kernels.native.once import differentiated_once
 from sparseopt.kernels.native.packed import KernelWeight, PackedWeights
@@ -82,13 +80,7 @@ class SparseRegion(nn.Module):
         self._idle.give(run)
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
-        return _run(self, images)
-
-    def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        for image, activation in zip(images, self.plan.region.inputs, strict=True):
-            check_image(image, activation.channels)
-            if not len(image):
-                raise ValueError("accelerated convolutions take at least one image, got an empty batch")
+        """`GuardedPiece` has seen that the images fit: the kernels trust the shapes."""
         parameters = tuple(self.parameters_of_region())
         images = tuple(image.float() for image in images)
         if torch.is_grad_enabled() and any(each.requires_grad for each in (*images, *parameters)):
@@ -132,11 +124,6 @@ class Idle:
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Idle":
         return Idle()
-
-
-_run: Any = _disable_dynamo(
-    lambda piece, given: piece.run(given)
-)  # torch.compiler.disable takes a second to import
 
 
 class _RegionPass(torch.autograd.Function):

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 
 from sparseopt.kernels.linear.run import ChainLists, ChainRun, parameters_of
 from sparseopt.kernels.match.chains import Chain
@@ -45,42 +44,11 @@ class SparseChain(nn.Module):
         return ChainRun(self.chain, self.layer_weights, self.lists(), self.memory)
 
     def forward(self, x: Tensor) -> tuple[Tensor]:
-        return _run(self, x)
-
-    def run(self, x: Tensor) -> tuple[Tensor]:
-        normed = any(layer.norm is not None for layer in self.chain)
-        if normed and (x.dim() != 2 or not len(x)):
-            return (
-                self._dense(x),
-            )  # batch norm takes the second axis for the channels, and leaves empty batches alone
+        """`GuardedPiece` has seen that the input fits: the kernels trust the shapes."""
         parameters = parameters_of(self.chain, self.layer_weights)
         flat = x.float().reshape(-1, x.shape[-1])
-        self._check_shapes(flat)
         y = _ChainPass.apply(self, flat, *parameters)
         return (y.view(*x.shape[:-1], y.shape[-1]),)
-
-    def _check_shapes(self, x: Tensor) -> None:
-        """The kernels trust the shapes; a layer that does not fit its input, its mask or its bias is torch's to refuse."""
-        features = x.shape[1]
-        for layer, weight, known in zip(self.chain, self.layer_weights, self.lists().shapes, strict=True):
-            shape, bias = weight.shape, layer.module.bias
-            fits = shape[1] == features and (bias is None or bias.shape == shape[:1])
-            if not fits or shape != known:
-                raise RuntimeError(
-                    f"shapes do not fit: {features} features into {layer.weight!r} of shape {tuple(shape)}, which had the "
-                    f"shape {tuple(known)} when the model was accelerated"
-                )
-            features = shape[0]
-
-    def _dense(self, x: Tensor) -> Tensor:
-        for layer in self.chain:
-            x = layer.dense(x)
-        return x
-
-
-_run: Any = _disable_dynamo(
-    lambda piece, given: piece.run(given)
-)  # torch.compiler.disable takes a second to import
 
 
 class _ChainPass(torch.autograd.Function):

@@ -16,7 +16,7 @@ from sparseopt.kernels.native.buffers import Buffers, Shape
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import doubles, floats
 from sparseopt.kernels.native.norm import Norm, NormWeights, by_parameter
-from sparseopt.kernels.native.packed import NOTHING, KernelWeight, weight_gradients
+from sparseopt.kernels.native.packed import NOTHING, KernelWeight, PackedWeights, weight_gradients
 
 
 class ChainLists:
@@ -55,7 +55,7 @@ class ChainRun:
         self.activations: list[Tensor] = []
         self.sums: dict[int, Tensor] = {}  # by the number of the layer
         self.norms: dict[int, Norm] = {}
-        self._before, self._norm_weights = self._versions(), NormWeights(chain)
+        self._packed_weights, self._norm_weights = PackedWeights(weights), NormWeights(chain)
 
     def forward(self, x: Tensor) -> Tensor:
         self.samples = len(x)
@@ -122,11 +122,7 @@ class ChainRun:
 
     def backward(self, gradient: Tensor, input_wanted: bool) -> list[Tensor | None]:
         """Gradients of the input and of every layer's parameters."""
-        if self._before != self._versions():
-            raise RuntimeError(
-                "the optimizer has moved the weights since the forward pass whose gradient is asked for: "
-                "call backward before step"
-            )
+        self._packed_weights.check()
         self._norm_weights.check()
         dy = self._tiles(gradient.shape[1])
         self.ops.tile_samples(gradient.contiguous(), dy)
@@ -149,10 +145,6 @@ class ChainRun:
             self._give(dy)
         parameters = parameters_of(self.chain, self.weights)
         return [of_input, *(None if each is None else found.get(each) for each in parameters)]
-
-    def _versions(self) -> list[int]:
-        """How often each layer's values were changed in place; values for inference are not."""
-        return [0 if each.is_inference() else each._version for each in self.values]
 
     def _untiled(self, tiles: Tensor) -> Tensor:
         samples = floats(self.samples, tiles.shape[2])

@@ -47,13 +47,6 @@ class ChainLayer:
     def norm_parameters(self) -> tuple[Tensor | None, ...]:
         return () if self.norm is None else (self.norm.weight, self.norm.bias)
 
-    def dense(self, x: Tensor) -> Tensor:
-        """What the layer gives by torch's own kernels."""
-        x = self.module(x)
-        if self.norm is not None:
-            x = self.norm(x)
-        return self.activation.of(x)
-
 
 Chain = list[ChainLayer]
 

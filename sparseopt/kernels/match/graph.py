@@ -10,10 +10,7 @@ convolution that reads it. A `Region` is all convolutions and activations that c
 
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor, nn
-
-from sparseopt.topology import Topology
+from torch import nn
 
 
 @dataclass(eq=False)
@@ -29,13 +26,6 @@ class Conv:
     @property
     def channels(self) -> int:
         return self.module.out_channels
-
-    def mask(self, topology: Topology) -> Tensor:
-        """Which weights are active: all of them in a layer that is not sparse, those that read the own channel in a pooling."""
-        if self.weight is None:
-            return self.module.weight != 0
-        whole = torch.ones_like(self.module.weight, dtype=torch.bool)
-        return topology.masks.get(self.weight, whole)
 
 
 @dataclass(frozen=True)
@@ -73,10 +63,6 @@ class Region:
     convs: list[Conv] = field(default_factory=list)
     inputs: list[Activation] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
-
-    def weights(self) -> list[tuple[str, Tensor]]:
-        """The weights that are learned, by name."""
-        return [(conv.weight, conv.module.weight) for conv in self.convs if conv.weight is not None]
 
     def readers(self, activation: Activation) -> list[Conv]:
         return [conv for conv in self.convs if conv.input is activation]

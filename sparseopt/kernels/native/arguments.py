@@ -10,7 +10,6 @@ from torch import Tensor
 from sparseopt.kernels.native.interface import Image
 
 SHORT = torch.int32
-LONG = torch.int64
 FLOAT = torch.float32
 HALF = torch.bfloat16
 DOUBLE = torch.float64

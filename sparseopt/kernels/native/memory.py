@@ -1,13 +1,12 @@
 """Tensors as the kernels need them, whatever the default device and dtype of the process are."""
 
-import ctypes
 import mmap
-from collections.abc import Callable
-from functools import cache
 from math import prod
 
 import torch
 from torch import Tensor
+
+from sparseopt.topology.heap import give_back
 
 CPU = torch.device("cpu")
 
@@ -55,15 +54,4 @@ class HighWater:
         """`size`: elements of an input."""
         if size > self._level:
             self._level = size + size // 8
-            release = _malloc_trim()
-            if release is not None:
-                release(0)
-
-
-@cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    """glibc's own; other C libraries have none, or need none."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError, TypeError):
-        return None
+            give_back()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.memory import floats, zeros
+from sparseopt.kernels.native.pattern import positions
 from sparseopt.topology import Topology
 from sparseopt.topology.dense_grads import Rows, join
 from sparseopt.topology.scatter import Scatter, scatter_of, scatter_values
@@ -54,7 +55,7 @@ class KernelWeight:
             mask = self.topology.masks.get(self.name)
             if mask is None or mask.shape != self.module.weight.shape:
                 return torch.arange(self.module.weight.numel(), dtype=torch.int32, device="cpu")
-        return mask.cpu().flatten().nonzero().view(-1).int()
+        return positions(mask)
 
     def values(self, position: Tensor) -> Tensor:
         """The active values, to read."""

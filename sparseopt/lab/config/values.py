@@ -34,7 +34,7 @@ def settings_given(options: Sequence[str], option: str, what: str, example: str)
             raise UserError(f"{option} {each}: write a setting and its {what}, such as {example}")
         name = setting_named(key, option)
         if name in seen:
-            raise UserError(f"{option} {name} is given twice; write it once, with all its {what}")
+            raise UserError(f"{option} {name} is given twice; write it once, with its {what}")
         seen.add(name)
         yield name, text
 

@@ -122,9 +122,9 @@ def _sentences(outcomes: TrainingResults, comparisons: Mapping[tuple[str, str], 
         f"The control, the same factors shuffled among the neurons: {_verdict(comparisons['bimodal', 'shuffled'])}",
         f"Ordinary random masks, where the factors spread by {spreads['ordinary']:.2f} only: with SparseOpt "
         f"{_verdict(comparisons['ordinary', 'SparseOpt'])}",
-        f"Test accuracy on the heterogeneous masks: SparseOpt differs from the baseline by {100 * accuracy.mean:+.2f} points"
+        f"Test accuracy on the heterogeneous masks: SparseOpt differs from the baseline by {100 * accuracy.mean:+z.2f} points"
         + (
-            f" (95% interval {100 * accuracy.low:+.2f} to {100 * accuracy.high:+.2f}); "
+            f" (95% interval {100 * accuracy.low:+z.2f} to {100 * accuracy.high:+z.2f}); "
             if len(accuracy.differences) > 1
             else "; "
         )
@@ -163,8 +163,7 @@ def _table(outcomes: TrainingResults, comparisons: Mapping[tuple[str, str], Comp
             runs = outcomes[masks, name]
             difference = ""
             if name in COMPARED:
-                c = comparisons[masks, name]
-                difference = f"{c.mean:+.1%} ({c.low:+.1%} to {c.high:+.1%})"
+                difference = comparisons[masks, name].told("+z.1%")
             accuracy = 100 * np.array(_accuracies(runs))
             rows.append(
                 (

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from sparseopt.lab.config.differences import differing
-from sparseopt.lab.config.values import setting_named, value_of
+from sparseopt.lab.config.values import settings_given, value_of
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report.study import Study
 from sparseopt.lab.report.tables import NOTHING, ReportTable, TableCell, cells_of, in_words
@@ -39,11 +39,7 @@ def read_baseline(options: Sequence[str]) -> dict[str, Any]:
     {'correction': 'none', 'method': 'set'}
     """
     chosen: dict[str, Any] = {}
-    for option in options:
-        key, equals, text = option.partition("=")
-        if not equals:
-            raise UserError(f"{OPTION} {option}: write a setting and its value, such as correction=none")
-        name = setting_named(key, OPTION)
+    for name, text in settings_given(options, OPTION, "value", "correction=none"):
         value = value_of(name, text, OPTION)
         chosen[name] = list(value) if isinstance(value, tuple) else value
     return chosen

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from sparseopt.kernels.frozen import file as packed
@@ -63,7 +62,7 @@ def last_masks(run: Run) -> dict[str, Tensor]:
         try:
             if masks := packed.stored_masks(folder.model_file):
                 return masks
-        except (SafetensorError, ValueError, OSError) as error:
+        except (ValueError, OSError) as error:
             raise UserError(f"{folder.model_file} cannot be read ({error})") from error
     state = folder.checkpoints.load(torch.device("cpu"))
     if state is not None:
@@ -76,5 +75,5 @@ def last_masks(run: Run) -> dict[str, Tensor]:
         return {}
     try:
         return packed.read(folder.packed_file).masks
-    except (SafetensorError, ValueError) as error:
+    except (ValueError, OSError) as error:
         raise UserError(f"{folder.packed_file} cannot be read ({error}); export it again") from error

@@ -32,6 +32,15 @@ class Comparison:
         has_width = self.high - self.low > 1e-9 * abs(self.mean)
         return has_width and (self.low > 0 or self.high < 0)
 
+    def told(self, form: str) -> str:
+        """The mean and its interval. A difference that rounds to nothing has no sign of its own.
+
+        >>> compare([1.0, 2.0, 3.0], [2.0, 4.0, 4.0]).told("+z.2f"), compare([0.5], [0.25]).told("+z.1%")
+        ('-1.33 (-2.77 to +0.10)', '+25.0% (1 seed)')
+        """
+        interval = "1 seed" if math.isinf(self.low) else f"{self.low:{form}} to {self.high:{form}}"
+        return f"{self.mean:{form}} ({interval})"
+
     @property
     def negative(self) -> int:
         """In how many seeds the difference is below zero."""

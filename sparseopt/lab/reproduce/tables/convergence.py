@@ -38,9 +38,9 @@ def _speed(outcomes: Outcomes, cell: Cell, reached: Mapping[Cell, Reached]) -> t
     return (
         *(sparsity, method, f"{cell.epochs}", training),
         f"{cell.mean_and_std(mean_train_loss)[0]:.4f}",
-        against(loss, "{:+.1%}", "lower"),
+        against(loss, "+z.1%", "lower"),
         when(reached[cell]),
-        against(sooner, "{:+.1f}", "lower"),
+        against(sooner, "+z.1f", "lower"),
     )
 
 

@@ -32,7 +32,7 @@ def difference_table(outcomes: Outcomes) -> LabelledTable:
         if (base := row.arm.baseline) is None:
             continue
         differences = [outcomes.difference(outcomes.cells[row, total], accuracy) for total in epochs]
-        texts = [against(difference, "{:+.2f}", "higher") for difference in differences]
+        texts = [against(difference, "+z.2f", "higher") for difference in differences]
         rows.append((*row.labels, base.label, *texts))
     return LabelledTable(
         "Difference to the baseline (percentage points of test accuracy)",

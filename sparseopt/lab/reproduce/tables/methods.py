@@ -66,7 +66,7 @@ def _row(outcomes: Outcomes, cell: Cell, cost: Cost | None) -> tuple[str, ...]:
     return (
         *(sparsity, f"{cell.epochs}", training, method),
         Best(text) if _is_best(outcomes, cell) else text,
-        against(difference, "{:+.2f}", "higher"),
+        against(difference, "+z.2f", "higher"),
         rate_text(cell),
         *([NOTHING] * 2 if cost is None else (f"{each:.3f}" for each in cost)),
         duration(fmean(run.last["seconds"] for run in cell.runs.values())),

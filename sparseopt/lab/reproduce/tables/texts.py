@@ -1,6 +1,5 @@
 """How numbers are written in the cells of tables."""
 
-import math
 from typing import Literal
 
 from sparseopt.lab.reproduce.claims import claim
@@ -35,11 +34,4 @@ def against(difference: Comparison | None, form: str, better: Literal["higher", 
     """A difference with its interval, and what the seeds support."""
     if difference is None:
         return NOTHING
-    return f"{_interval(difference, form)} {claim(difference, better=better)}"
-
-
-def _interval(difference: Comparison, form: str) -> str:
-    mean = form.format(difference.mean)
-    if math.isinf(difference.low):
-        return f"{mean} (1 seed)"
-    return f"{mean} ({form.format(difference.low)} to {form.format(difference.high)})"
+    return f"{difference.told(form)} {claim(difference, better=better)}"

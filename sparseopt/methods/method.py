@@ -88,10 +88,21 @@ class Method(UpdateSchedule):
         weight, grad, draw = view.weight, view.grad if self.uses_gradient else None, view.generator
         kept, dropped = view.mask, view.active() - count.keep
         if dropped:
-            kept = kept & ~take_lowest(self.drop_score(weight, grad, draw), kept, dropped)
+            score = self._checked("drop_score", self.drop_score(weight, grad, draw), view)
+            kept = kept & ~take_lowest(score, kept, dropped)
         if count.active == count.keep:
             return kept.clone()
-        return kept | take_highest(self.grow_score(weight, grad, draw), ~kept, count.active - count.keep)
+        score = self._checked("grow_score", self.grow_score(weight, grad, draw), view)
+        return kept | take_highest(score, ~kept, count.active - count.keep)
+
+    def _checked(self, rule: str, score: Tensor, view: LayerView) -> Tensor:
+        if score.shape != view.mask.shape:
+            layer = "a layer" if view.layer is None else repr(view.layer.name)
+            raise ValueError(
+                f"{type(self).__name__}.{rule} must give one score a weight: of {layer}, shape {tuple(view.mask.shape)}, it gave "
+                f"shape {tuple(score.shape)}"
+            )
+        return score if score.is_floating_point() else score.double()
 
     @torch.no_grad()
     def next_mask(

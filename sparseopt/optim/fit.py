@@ -4,6 +4,7 @@ Rows of active values cannot be trained by methods that change their number, nor
 """
 
 import logging
+import weakref
 from collections.abc import Mapping
 
 import torch
@@ -17,6 +18,46 @@ from sparseopt.topology import Topology
 from sparseopt.topology.sharding import is_sharded
 
 log = logging.getLogger(__name__)
+
+
+_OWNERS: weakref.WeakKeyDictionary[Optimizer, weakref.ref[object]] = weakref.WeakKeyDictionary()
+
+
+def claim_base(base: Optimizer, owner: object) -> None:
+    """Let one SparseOpt move the weights of an optimizer; refuse a second one while the first is alive."""
+    inside = innermost(base)
+    before = _OWNERS.get(inside)
+    if before is not None and before() not in (None, owner):
+        raise ValueError(
+            f"this {type(inside).__name__} is inside another SparseOpt already, and would move its weights twice a step; several "
+            "networks under one optimizer have one topology: sparsify(nn.ModuleList([first, second]), ...)"
+        )
+    _OWNERS[inside] = weakref.ref(owner)
+
+
+def check_method(method: Method, base: Optimizer, topology: Topology) -> None:
+    """Raise if the method cannot move this topology, and log if it never will."""
+    if not isinstance(method, Method):
+        raise TypeError(f"method must be Static(), SET(...), RigL(...) or another Method, got {method!r}")
+    check_start(method, topology)
+    check_masks(method, topology)
+    check_fit_for_rows(base, topology, method)
+    if method.drop_fraction > 0 and method.every >= method.end and not method.changes_counts():
+        log.warning(
+            "%s never moves a connection: every=%d, but its updates end before step %g; lower every, or train longer",
+            *(type(method).__name__, method.every, method.end),
+        )
+
+
+def check_follows(method: Method, before: Method) -> None:
+    """Raise ValueError if one method cannot take over from another in the middle of a training."""
+    for each in (before, method):
+        if isinstance(each, WeightMethod) or each.due(0):
+            raise ValueError(
+                f"{type(each).__name__} begins with masks or weights of its own, so it does not take turns with others; make a "
+                "new SparseOpt, with a model and a topology that no other one has: "
+                "sparsify(copy.deepcopy(model), masks=dict(topology.masks))"
+            )
 
 
 def check_start(method: Method, topology: Topology) -> None:

@@ -41,10 +41,10 @@ from sparseopt.optim.cut import CutAtStart
 from sparseopt.optim.decay import check_correct_decay, correct_decay
 from sparseopt.optim.factors import factors_now, fixed_factors, sparse_parameters
 from sparseopt.optim.fit import (
-    check_fit_for_rows,
-    check_masks,
+    check_follows,
+    check_method,
     check_parameters,
-    check_start,
+    claim_base,
     refuse_capture,
     tell_without_effect,
 )
@@ -52,6 +52,7 @@ from sparseopt.optim.gradients import PREPARE
 from sparseopt.optim.terms import add_terms, show_gradients
 from sparseopt.optim.tried import elementwise_state
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict, forget_directions, states
+from sparseopt.optim.written import Written
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import local, shard_like
 from sparseopt.topology.storage import hold
@@ -87,7 +88,7 @@ class SparseOpt(OptimizerWrapper):
 
     outermost = True
     _saved = (
-        *("base", "topology", "method", "correction", "correct_decay", "max_grad_norm", "clip"),
+        *("base", "topology", "_method", "correction", "correct_decay", "max_grad_norm", "clip"),
         *("steps", "grad_norm", "memory", "_asleep", "_waiting", "_warned"),
     )
 
@@ -105,16 +106,12 @@ class SparseOpt(OptimizerWrapper):
         super().__init__(base)
         if not isinstance(topology, Topology):
             raise TypeError(f"topology must be what sparsify returned, got {type(topology).__name__}")
-        if not isinstance(method, Method):
-            raise TypeError(f"method must be Static(), SET(...), RigL(...) or another Method, got {method!r}")
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be positive or None, got {max_grad_norm}")
         if clip not in PREPARE:
             raise ValueError(f"clip must be 'active' or 'paper', got {clip!r}")
         check_parameters(base, topology)
-        check_start(method, topology)
-        check_masks(method, topology)
-        check_fit_for_rows(base, topology, method)
+        check_method(method, base, topology)
         topology.follow_parameters()
         check_correction(correction, topology)
         if correct_decay:
@@ -125,17 +122,12 @@ class SparseOpt(OptimizerWrapper):
                 "use correction='none' with it, or the model's own initialisation",
                 stacklevel=2,
             )
-        if method.drop_fraction > 0 and method.every >= method.end and not method.changes_counts():
-            log.warning(
-                "%s never moves a connection: every=%d, but its updates end before step %g; lower every, or train longer",
-                *(type(method).__name__, method.every, method.end),
-            )
         if correction == "auto":
             tell_where(topology)
         tell_without_effect(base, topology, correction)
-        topology.claim(self)  # after all checks: a failed attempt, alive in its traceback, must hold nothing
         self.topology = topology
-        self.method = method
+        self._claim()  # after all checks: a failed attempt, alive in its traceback, must hold nothing
+        self._method = method
         self.correction: Correction = correction
         self.correct_decay = correct_decay
         self.max_grad_norm = max_grad_norm
@@ -149,7 +141,7 @@ class SparseOpt(OptimizerWrapper):
         self._warned = False
         self._elementwise = elementwise_state(base)
         self._cut = CutAtStart()
-        self._loaded = True  # may weights have come from elsewhere since the last step?
+        self._written = Written()
         self._settle()
         if method.due(0):
             self._start()
@@ -159,10 +151,27 @@ class SparseOpt(OptimizerWrapper):
         super().__setstate__(state)
         self._seen = None
         self._elementwise = elementwise_state(self.base)
-        self._cut, self._loaded = CutAtStart(), True
-        self.topology.claim(self)
+        self._cut, self._written = CutAtStart(), Written()
+        self._claim()
         self._settle()
         self._arrivals = Arrivals(self.topology)
+
+    def _claim(self) -> None:
+        self.topology.claim(self)
+        claim_base(self.base, self)
+
+    @property
+    def method(self) -> Method:
+        """How connections move. Another one may be set in the middle of a training: it goes on from these masks, and its
+        schedule counts the steps from the beginning of this optimizer."""
+        return self._method
+
+    @method.setter
+    def method(self, method: Method) -> None:
+        check_method(method, self.base, self.topology)
+        check_follows(method, self._method)
+        self._method, self.memory, self._waiting = method, Memory(), False
+        self._tell_what_is_wanted()
 
     @property
     def factors(self) -> dict[str, Tensor]:
@@ -195,13 +204,14 @@ class SparseOpt(OptimizerWrapper):
         self._tell_what_is_wanted()
         if self.topology.dense_grads.wanted:  # by the next step, of another backward pass
             self.topology.dense_grads.note_spent(self.topology.parameters.values())
+        self._written.note(self.topology.storage)
         return loss
 
     def _begin_step(self) -> None:
         refuse_capture(self.topology, self.method)
-        if self._loaded and not isinstance(self.method, WeightMethod):
-            self.topology.apply()  # a step holds to their masks the layers that it moves; others may be frozen
-        self._cut, self._loaded = CutAtStart(), False
+        if not isinstance(self.method, WeightMethod):
+            self._written.hold(self.topology.storage)
+        self._cut = CutAtStart()
 
     def _start(self) -> None:
         """The method has masks of its own to begin with. What they cut may have been loaded, with masks still to come."""
@@ -300,7 +310,7 @@ class SparseOpt(OptimizerWrapper):
         start = self.steps == 0 and topology.version == 0  # another optimizer may have trained it before
         check_agreement(new, self.steps)
         if isinstance(method, WeightMethod) and method.trains_inactive:
-            topology.replace(new, counts, start=start)
+            topology.replace(new, counts, {}, start=start)  # what becomes inactive stays as it is
             stay = self._asleep.choose(topology, method, self.steps, self.memory)
             for name, stays in stay.items():
                 _, *state = self._entries_of(topology.parameters[name])
@@ -398,11 +408,12 @@ class SparseOpt(OptimizerWrapper):
         warn_of_changes(state["configuration"], self._configuration())
         self.topology.dense_grads.forget()
         self._cut.put_back(self.topology.storage, self.topology.differing(state["topology"]))
-        self._loaded = True
+        self._written = Written()
         self.topology.load_state_dict(state["topology"])
         self.steps = state["steps"]
         self._waiting = state["waiting"]
-        self._load_memory(state.get("memory", {}))
+        memory = state.get("memory", {})
+        self.memory = Memory(dict(memory.get("numbers", {})), dict(memory.get("layers", {})))
         self._asleep.load_state_dict(state.get("asleep", {}), self.topology)
         self._settle()
 
@@ -419,14 +430,6 @@ class SparseOpt(OptimizerWrapper):
                 f"in the storage it was saved in; sparsify the model with storage={saved!r} (weights alone go both ways)"
             )
         self.topology.check_state_dict(state["topology"])
-
-    def _load_memory(self, state: StateDict) -> None:
-        parameters = self.topology.parameters
-        layers = {
-            name: {key: tensor.to(parameters[name].device) for key, tensor in tensors.items()}
-            for name, tensors in state.get("layers", {}).items()
-        }
-        self.memory = Memory(dict(state.get("numbers", {})), layers)
 
     def _own_state(self) -> StateDict:
         return {KEY: self.sparse_state_dict()}

@@ -5,7 +5,7 @@ would see without the wrapper. A subclass implements `step`, and whatever it add
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from torch.optim import LBFGS, Optimizer
 
@@ -47,6 +47,14 @@ class OptimizerWrapper(Optimizer):
     param_groups = _of_base("param_groups")
     state = _of_base("state")
     defaults = _of_base("defaults")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What else the base optimizer has for its users, such as train() and eval() of a schedule-free one."""
+            if name.startswith("_") or "base" not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self.base, name)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.base.add_param_group(param_group)

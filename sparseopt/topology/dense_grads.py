@@ -14,6 +14,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -39,7 +40,10 @@ class DenseGradients:
         self.values: weakref.WeakValueDictionary[str, Tensor] = (
             weakref.WeakValueDictionary()
         )  # of packed layers
-        self._given: dict[str, list[tuple[int, Rows]]] = {}  # with the pass
+        self._given: dict[str, list[Rows]] = {}
+        self._pending: dict[str, tuple[int, list[Rows]]] = {}  # with the pass, until its gradient has arrived
+        self._awaited: dict[str, TensorWeakRef] = {}  # parameters that tell of it
+        self.told_beyond = False  # was it said that loaded weights are left out?
         self.masked = False  # have gradients on dense storage been held to their masks?
         self.held: dict[Tensor, tuple[TensorWeakRef, int]] = {}  # which, and how often changed by then
         self.spent: dict[Tensor, tuple[TensorWeakRef, int]] = {}  # those that the step before has used
@@ -47,17 +51,32 @@ class DenseGradients:
     def give(self, name: str, rows: Rows) -> None:
         """Deliver what one use of a packed layer adds to its dense gradient.
 
-        Where the layer's parameter has no gradient yet, what earlier passes gave is forgotten as its gradient was.
+        It counts when the pass adds to the parameter's own gradient, which `torch.autograd.grad` does not. Where there is none
+        yet, what earlier passes gave is forgotten as their gradient was.
         """
-        this = torch._C._current_graph_task_id()
         values = self.values.get(name)
-        anew = values is not None and values.grad is None
-        kept = [each for each in self._given.get(name, ()) if not anew or each[0] == this]
-        self._given[name] = [*kept, (this, rows)]
+        if values is None:
+            self._given.setdefault(name, []).append(rows)
+            return
+        if values.grad is None:
+            self._given.pop(name, None)
+        this = torch._C._current_graph_task_id()
+        task, pending = self._pending.get(name, (this, []))
+        self._pending[name] = (this, [*(pending if task == this else ()), rows])
+        awaited = self._awaited.get(name)
+        if awaited is None or awaited() is not values:
+            self._awaited[name] = TensorWeakRef(values)
+            values.register_post_accumulate_grad_hook(partial(_arrived, self.key, name))
+
+    def arrived(self, name: str) -> None:
+        """The gradient of the parameter has grown by what this backward pass has found."""
+        task, pending = self._pending.pop(name, (None, []))
+        if task == torch._C._current_graph_task_id():
+            self._given.setdefault(name, []).extend(pending)
 
     def given(self, name: str) -> list[Rows]:
         """What backward passes on this rank have given for a packed layer: the gradient is their sum."""
-        return [rows for _, rows in self._given.get(name, ())]
+        return self._given.get(name, [])
 
     def note_held(self, parameters: Iterable[Tensor]) -> None:
         """The gradients that are there have just been held to their masks."""
@@ -77,6 +96,7 @@ class DenseGradients:
 
     def forget(self) -> None:
         self._given.clear()
+        self._pending.clear()
         self.held.clear()
         self.masked = False
 
@@ -85,6 +105,12 @@ class DenseGradients:
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return DenseGradients, ()
+
+
+def _arrived(key: int, name: str, _: Tensor) -> None:
+    grads = DenseGradients.live.get(key)
+    if grads is not None:
+        grads.arrived(name)
 
 
 def _as_they_are(parameters: Iterable[Tensor]) -> dict[Tensor, tuple[TensorWeakRef, int]]:

@@ -54,12 +54,26 @@ def densities(
 def active_counts(
     shapes: Mapping[str, Shape], sparsity: float | None, distribution: Distribution = "erk"
 ) -> dict[str, int]:
-    """Number of active weights of each layer: whole numbers that add up to round((1 - sparsity) N) exactly."""
+    """Number of active weights of each layer: whole numbers that add up to round((1 - sparsity) N) exactly.
+
+    Layers that a mapping names have what it says, rounded, and the others share what is left.
+
+    >>> active_counts({"a": (16, 40), "b": (27, 37), "c": (16, 31)}, 0.7, {"a": 0.25})
+    {'a': 480, 'b': 108, 'c': 53}
+    """
     density = densities(shapes, sparsity, distribution)
     sizes = _sizes(shapes)
     targets = {name: density[name] * size for name, size in sizes.items()}
-    total = sum(targets.values()) if sparsity is None else (1 - sparsity) * sum(sizes.values())
-    counts = share_out(targets, sizes, round(total))
+    named = distribution if isinstance(distribution, Mapping) else {}
+    fixed = {name: round(targets[name]) for name in shapes if name in named}
+    total = sum(fixed.values()) if sparsity is None else round((1 - sparsity) * sum(sizes.values()))
+    free = {name: size for name, size in sizes.items() if name not in fixed}
+    left = total - sum(fixed.values())
+    if 0 <= left <= sum(free.values()):
+        shared = share_out({name: targets[name] for name in free}, free, left)
+        counts = {name: fixed.get(name, shared.get(name, 0)) for name in shapes}
+    else:  # what is fixed leaves no room for rounding
+        counts = share_out(targets, sizes, total)
     for name, count in counts.items():
         if count == 0:
             raise ValueError(

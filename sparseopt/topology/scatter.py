@@ -11,6 +11,7 @@ into, and takes those of the state.
 
 import copy
 import functools
+import logging
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from sparseopt.topology.dense_grads import DenseGradients
+
+log = logging.getLogger(__name__)
 
 
 class Scatter(nn.Module):
@@ -42,7 +45,9 @@ class Scatter(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         seen = self.grads.wanted and torch.is_grad_enabled() and values.requires_grad
-        if seen and torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():
+            self.tell_beyond()
+        elif seen:
             return torch.ops.sparseopt_packed.to_dense(
                 values, self.index, self.shape, self.grads.key, self.name
             )
@@ -76,6 +81,18 @@ class Scatter(nn.Module):
         outside = weight.detach().reshape(-1).index_fill(0, self.index.to(weight.device).long(), 0)
         found = outside.nonzero().view(-1)
         self.beyond = (found, outside[found]) if found.numel() else None
+        self.grads.told_beyond = False
+
+    def tell_beyond(self) -> None:
+        """Log, once a topology and load, that a network is used without all that was loaded."""
+        if self.beyond is not None and not self.grads.told_beyond:
+            self.grads.told_beyond = True
+            log.warning(
+                "%r is used without %d weights that were loaded and lie outside its mask (and so may other layers be): load "
+                "their masks as well (optimizer.load_state_dict or topology.load_state_dict), or load them before "
+                "sparsify(model, masks='nonzero')",
+                *(self.name, self.beyond[0].numel()),
+            )
 
     def adopt(self, weight: Tensor) -> None:
         """Of a copy: take the positions of the active values of a state that is being loaded, if they are so few."""

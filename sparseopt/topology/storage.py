@@ -32,6 +32,7 @@ class Dense:
         self.layer, self.parameter, self.grads = layer, parameter, grads
         self._put(mask)
         self.ever = pack(local(self.mask))
+        self._dtype = parameter.dtype
 
     def _put(self, mask: Tensor) -> None:
         self.mask = shard_like(mask, self.parameter)
@@ -74,6 +75,10 @@ class Dense:
     def apply(self) -> None:
         hold([(self.parameter.detach(), self.part)])
 
+    def outside(self) -> Tensor:
+        """How many weights outside the mask are not zero, on this rank."""
+        return local(self.parameter.detach()).masked_fill(local(self.mask), 0).count_nonzero()
+
     def loaded(self) -> Tensor:
         """This rank's part of the weight as it was loaded, also outside the mask; not to be changed."""
         return local(self.parameter.detach())
@@ -106,12 +111,13 @@ class Dense:
             self.apply()
 
     def follow(self) -> bool:
-        """Move to the device the parameter is on now. Was that another one?"""
-        moved = self.ever.device != self.parameter.device
+        """Move to the device the parameter is on now. Was that another one, or has it another precision?"""
+        moved, cast = self.ever.device != self.parameter.device, self._dtype != self.parameter.dtype
         if moved:
             self._put(self.mask.to(self.parameter.device))
             self.ever = self.ever.to(self.parameter.device)
-        return moved
+        self._dtype = self.parameter.dtype
+        return moved or cast
 
 
 class Packed:
@@ -123,6 +129,7 @@ class Packed:
     def __init__(self, layer: Layer, parameter: nn.Parameter, scatter: Scatter) -> None:
         self.layer, self.parameter, self.scatter, self.grads = layer, parameter, scatter, scatter.grads
         self.ever = self.bits()
+        self._dtype = parameter.dtype
         scatter.owned = True
 
     @property
@@ -178,6 +185,11 @@ class Packed:
         """Forget what was loaded and lies outside the mask."""
         self.scatter.beyond = None
 
+    def outside(self) -> Tensor:
+        """Those that were loaded; none where a forward pass has told of them."""
+        beyond = None if self.grads.told_beyond else self.scatter.beyond
+        return torch.tensor(0 if beyond is None else beyond[0].numel())
+
     def loaded(self) -> Tensor:
         return self.scatter.loaded(self.parameter)
 
@@ -212,11 +224,12 @@ class Packed:
         self.scatter.put(self._as_index(mask), self.parameter)
 
     def follow(self) -> bool:
-        moved = self.ever.device != self.parameter.device
+        moved, cast = self.ever.device != self.parameter.device, self._dtype != self.parameter.dtype
         if moved:  # and so has the index, if it was by the model's own `to`
             self.scatter.index = self.index.to(self.parameter.device)
             self.ever = self.ever.to(self.parameter.device)
-        return moved
+        self._dtype = self.parameter.dtype
+        return moved or cast
 
     def _as_index(self, new: Tensor) -> Tensor:
         return (as_index(new) if new.dtype == torch.bool else new).to(self.index)

@@ -22,13 +22,18 @@ FORMAT = 1
 
 
 class Masks(Mapping[str, Tensor]):
-    """The mask of every layer, by name; that of a packed one is made when it is asked for."""
+    """The mask of every layer, by name, to read; that of a packed one is made when it is asked for."""
 
     def __init__(self, storage: Mapping[str, Storage]) -> None:
         self._storage = storage
 
     def __getitem__(self, name: str) -> Tensor:
         return self._storage[name].mask
+
+    def __setitem__(self, name: str, mask: Tensor) -> None:
+        raise TypeError(
+            "masks are read here and changed by topology.replace({name: mask}), which keeps count"
+        )
 
     def __contains__(self, name: object) -> bool:
         return name in self._storage
@@ -140,10 +145,10 @@ class Topology:
         return summarise(self)
 
     @torch.no_grad()
-    def apply(self, names: Iterable[str] | None = None) -> None:
-        """Set every inactive weight, of the layers named or of all, to exactly zero."""
-        for name in self.storage if names is None else names:
-            self.storage[name].apply()
+    def apply(self) -> None:
+        """Set every inactive weight to exactly zero."""
+        for each in self.storage.values():
+            each.apply()
 
     def replace(
         self,
@@ -157,8 +162,8 @@ class Topology:
 
         Each must have exactly as many active weights as `counts` says; without that, as many as the one it replaces. Entries
         that were dropped or grown are zero afterwards in the layer's `tensors`: its parameter, and what an optimizer keeps in
-        that shape. With `start` it is as if training began with the masks: what was active before does not count for the
-        ITOP rate.
+        that shape; without them, in its parameter. With `start` it is as if training began with the masks: what was active
+        before does not count for the ITOP rate.
         """
         if not masks:
             return
@@ -179,13 +184,14 @@ class Topology:
         self.counts_moved |= any(self._active[name] != count for name, count in wanted.items())
         self._active.update(wanted)
         for name, mask in masks.items():
-            self.storage[name].replace(mask, (tensors or {}).get(name, ()), start=start)
+            entries = [self.parameters[name].detach()] if tensors is None else tensors.get(name, ())
+            self.storage[name].replace(mask, entries, start=start)
         if self.kind() == "packed":
             give_back()
         self.version += 1
 
     def follow_parameters(self) -> bool:
-        """Move masks and union to the devices the parameters are on now. Was any of these another one?"""
+        """Move masks and union to the devices the parameters are on now. Was any of these another one, or its precision?"""
         moved = [each.follow() for each in self.storage.values()]
         return any(moved)
 
@@ -236,7 +242,7 @@ class Topology:
         if set(saved) != set(self.layers):
             raise ValueError(
                 f"state of another topology: only in the state {sorted(set(saved) - set(self.layers))}, "
-                f"only here {sorted(set(self.layers) - set(saved))}"
+                f"only here {sorted(set(self.layers) - set(saved))}{_wrapped(saved, self.layers)}"
             )
         if not isinstance(state.get("seed"), int) or "init" not in state:
             raise ValueError(f"topology state has seed {state.get('seed')!r} and init {state.get('init')!r}")
@@ -279,8 +285,9 @@ class Topology:
         """Let one optimizer move this topology; refuse a second one while the first is alive."""
         if self._owner is not None and self._owner() not in (None, owner):
             raise ValueError(
-                "this topology already belongs to a SparseOpt optimizer; use that one, or make a new topology "
-                "for another model with sparsify"
+                "this topology already belongs to a SparseOpt optimizer, which is alive as long as somebody refers to it (a "
+                "scheduler, too): set its `method` to train on by another one, or make a new topology, "
+                "sparsify(copy.deepcopy(model), masks=dict(topology.masks))"
             )
         self._owner = weakref.ref(owner)
 
@@ -304,3 +311,13 @@ class Topology:
         if name not in self.layers:
             raise KeyError(f"no sparse layer named {name!r}; the layers are {', '.join(self.layers)}")
         return name
+
+
+def _wrapped(saved: Iterable[str], here: Iterable[str]) -> str:
+    """What to do about names that differ by a wrapper's prefix alone."""
+    plain = [
+        {name.replace("_orig_mod.", "").removeprefix("module.") for name in names} for names in (saved, here)
+    ]
+    if plain[0] != plain[1]:
+        return ""
+    return "; one of the models was wrapped by torch.compile or DDP when it was made sparse: sparsify it before that"

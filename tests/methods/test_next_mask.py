@@ -138,3 +138,33 @@ def test_a_new_method_is_one_score() -> None:
 def test_a_method_without_a_grow_score_says_what_is_missing() -> None:
     with pytest.raises(TypeError, match=r"Method .*grow_score"):
         so.Method(total_steps=100).next_mask(torch.eye(5).bool(), torch.eye(5), torch.eye(5), 0.5)
+
+
+def test_a_score_of_another_shape_is_refused_by_name() -> None:
+    class Rowwise(so.RigL):
+        def grow_score(
+            self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None
+        ) -> Tensor:
+            assert grad is not None
+            return grad.abs().sum(1)
+
+    mask = torch.tensor([[True, False], [False, True]])
+    with pytest.raises(ValueError, match=r"Rowwise\.grow_score.*\(2, 2\).*\(2,\)"):
+        Rowwise(total_steps=10).next_mask(mask, torch.ones(2, 2), torch.ones(2, 2), 0.5)
+
+
+def test_scores_may_be_whole_numbers() -> None:
+    class InOrder(so.SET):
+        def drop_score(
+            self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None
+        ) -> Tensor:
+            return torch.arange(weight.numel()).view(weight.shape)
+
+        def grow_score(
+            self, weight: Tensor, grad: Tensor | None, generator: torch.Generator | None
+        ) -> Tensor:
+            return torch.arange(weight.numel()).view(weight.shape)
+
+    mask = torch.tensor([[True, True], [False, False]])
+    new = InOrder(total_steps=10).next_mask(mask, torch.ones(2, 2), None, 0.5)
+    assert new.tolist() == [[False, True], [False, True]]

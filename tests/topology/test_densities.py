@@ -167,3 +167,11 @@ def test_an_impossible_request_says_what_is_wrong(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         active_counts({"a": (10, 10), "b": (10, 20)}, sparsity, distribution)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_layer_that_was_fixed_has_what_was_asked_for() -> None:
+    shapes = {"a": (16, 40), "b": (27, 37), "c": (16, 31)}
+    for percent in range(5, 40):
+        counts = active_counts(shapes, 0.7, {"a": percent / 100})
+        assert counts["a"] == round((1 - percent / 100) * 640)
+        assert sum(counts.values()) == round((1 - 0.7) * (640 + 999 + 496))

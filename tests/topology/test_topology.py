@@ -1,6 +1,8 @@
 """What can be read off a topology, and how it is saved."""
 
+import copy
 import io
+from typing import Literal
 
 import pytest
 import torch
@@ -99,3 +101,28 @@ def test_the_state_of_another_sparsity_is_refused() -> None:
         here.load_state_dict(so.sparsify(nn.Linear(30, 20), 0.9).state_dict())
     with pytest.raises(ValueError, match="format None"):
         here.load_state_dict({})
+
+
+def test_masks_are_changed_by_replace_alone() -> None:
+    model = torch.nn.Linear(8, 4)
+    topology = so.sparsify(model, 0.5)
+    with pytest.raises(TypeError, match="replace"):
+        topology.masks["weight"] = torch.ones(4, 8).bool()  # pyright: ignore[reportIndexIssue]
+
+
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_replaced_masks_cut_the_weight(storage: Literal["dense", "packed"]) -> None:
+    model = torch.nn.Linear(8, 4)
+    topology = so.sparsify(model, 0.5, storage=storage)
+    moved = topology.masks["weight"].flip(0)
+    topology.replace({"weight": moved})
+    assert not model.weight[~moved].any()
+
+
+def test_a_state_of_a_wrapped_model_says_what_to_do() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4))
+    wrapped = torch.nn.Module()
+    wrapped.add_module("module", copy.deepcopy(model))
+    state = so.sparsify(wrapped, 0.5).state_dict()
+    with pytest.raises(ValueError, match="before that"):
+        so.sparsify(model, 0.5).load_state_dict(state)

@@ -114,8 +114,9 @@ def write(state: Mapping[str, Tensor], masks: Mapping[str, Tensor], path: str | 
         mask = masks[name].cpu()
         if bool((tensor[~mask] != 0).any()):
             raise ValueError(
-                f"{name!r} is not zero outside its mask; call topology.apply() before saving. A copy or an average, which that "
-                "does not reach, is saved with a topology of its own: sparsify(model, masks='nonzero')"
+                f"{name!r} is not zero outside its mask. If its weights were loaded, load their masks as well "
+                "(topology.load_state_dict), or set the others to zero with topology.apply(); a copy or an average is saved "
+                "with a topology of its own: sparsify(model, masks='nonzero')"
             )
         tensors[name + VALUES], tensors[name + MASK] = tensor[mask].contiguous(), pack(mask)
     missing = sorted(set(masks) - set(state))

@@ -60,6 +60,7 @@ class KernelWeight:
     def values(self, position: Tensor) -> Tensor:
         """The active values, to read."""
         if self.scatter is not None:
+            self.scatter.tell_beyond()
             return self.parameter.detach().view(-1)
         values = floats(*position.shape)
         operators().gather([self.parameter.detach().contiguous()], [position], [NOTHING], [values])

@@ -1,7 +1,11 @@
 """What is legal and rare: the kernels give what torch gives, or refuse with a sentence."""
 
+import copy
 import gc
 import json
+import mmap
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +18,8 @@ from torch.nn import functional as F
 
 import sparseopt as so
 from sparseopt.kernels.frozen.tensorfile import encode
+from sparseopt.kernels.native import memory, pattern
+from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.measurements import Measurements
 
 
@@ -355,3 +361,122 @@ def test_a_window_beyond_all_memory_is_refused(tmp_path: Path) -> None:
     tensors = {"m": torch.ones(1, dtype=torch.uint8), "v": torch.ones(1), "b": torch.zeros(1)}
     with pytest.raises(ValueError, match="is not a number from 1 to"):
         so.load_engine(_engine_file(tmp_path / "engine", operations, tensors))
+
+
+def constant_channels(layers: int, images: bool) -> nn.Sequential:
+    """Channels that are constant over the batch, which batch norm divides by the root of its eps, again and again."""
+    torch.manual_seed(0)
+    parts: list[nn.Module] = []
+    for _ in range(layers):
+        parts += (
+            [nn.Conv2d(8, 8, 1, bias=False), nn.BatchNorm2d(8)]
+            if images
+            else [nn.Linear(8, 8), nn.BatchNorm1d(8)]
+        )
+        parts.append(nn.ReLU())
+    return nn.Sequential(*parts)
+
+
+@pytest.mark.parametrize("images", [True, False])
+def test_lanes_beyond_the_batch_stay_finite(images: bool) -> None:
+    model = constant_channels(20, images)
+    topology = so.sparsify(model, 0.5, distribution="uniform")
+    so.accelerate(model, topology)
+    samples = 2 * operators().lanes() + 1
+    x = torch.ones(samples, 8, 3, 3) if images else torch.ones(samples, 8)
+    model(x).square().sum().backward()
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in model.parameters())
+
+
+def test_a_chain_of_a_hundred_layers() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(part for _ in range(100) for part in (nn.Linear(8, 8), nn.ReLU())))
+    dense = copy.deepcopy(model)
+    topology = so.sparsify(model, 0.5, distribution="uniform")
+    dense.load_state_dict(model.state_dict())
+    so.accelerate(model, topology)
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(model(x), dense(x))
+
+
+class Deep(nn.Module):
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 1) for _ in range(blocks))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for conv in self.convs:
+            x = torch.relu(conv(x) + x)
+        return x
+
+
+def test_networks_may_be_deeper_than_pythons_stack() -> None:
+    torch.manual_seed(0)
+    model = Deep(1100)
+    topology = so.sparsify(model, 0.5, distribution="uniform")
+    with torch.no_grad():
+        for weight in topology.parameters.values():
+            weight.mul_(0.01)
+    engine = so.compile_inference(model, topology)
+    x = torch.rand(2, 4, 2, 2)
+    with torch.no_grad():
+        expected = model(x)
+    torch.testing.assert_close(engine(x), expected)
+    so.accelerate(model, topology)
+    y = model(x)
+    torch.testing.assert_close(y, expected)
+    y.sum().backward()
+    assert all(weight.grad is not None for weight in topology.parameters.values())
+
+
+def test_an_engine_takes_kernels_that_fit_no_cache() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 1), nn.ReLU()),
+        nn.Conv2d(16, 8, 41, padding=20),
+    )
+    topology = so.sparsify(model, 0.95, distribution="uniform")
+    engine = so.compile_inference(model, topology)
+    x = torch.randn(1, 3, 128, 128)
+    with torch.no_grad():
+        torch.testing.assert_close(engine(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+def test_memory_that_cannot_be_had_leaves_the_kernels_usable() -> None:
+    """What a batch-size finder does: a batch that fits, one that does not, and again one that does."""
+    code = """
+import resource, torch
+from torch import nn
+import sparseopt as so
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+topology = so.sparsify(model, 0.9)
+so.accelerate(model, topology)
+x = torch.randn(64, 64)
+expected = model(x).detach()
+model(x).sum().backward()
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (700 << 20),) * 2)
+try:
+    model(torch.ones(1, 64).expand(1_000_000, 64)).sum().backward()
+except (MemoryError, RuntimeError):
+    print("refused")
+y = model(x)
+y.sum().backward()
+assert torch.equal(y, expected)
+print("fine")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["refused", "fine"], done.stderr
+
+
+def test_a_system_without_huge_pages_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 12345)
+    assert not memory.mapped(1 << 20).any()
+
+
+def test_offsets_beyond_32_bits_are_refused() -> None:
+    at = pattern.geometry(64, 2_200_000, 4, 16)
+    last = torch.tensor([63 * 9 + 8])
+    with pytest.raises(ValueError, match="offsets"):
+        pattern.conv_forward(last, torch.Size([1, 64, 1, 9]), (0, 4), at)

@@ -48,7 +48,9 @@ class ForwardPass:
                 self.x[activation] = self.buffers.take(
                     self._shape(activation, image.shape[2], image.shape[3])
                 )
-            self.ops.pack(image.detach().contiguous(), self.x[activation], self.shapes[activation].border)
+            self.ops.pack(
+                image.detach().contiguous(), self.x[activation], self.shapes[activation].border, repeat=True
+            )
 
     def compute(self) -> None:
         for conv in self.plan.region.convs:

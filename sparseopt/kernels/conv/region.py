@@ -1,5 +1,6 @@
 """A region of the network as one autograd node."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,19 +109,23 @@ class Idle:
 
     def __init__(self) -> None:
         self._runs: list[TapedRun] = []
+        self._lock = threading.RLock()  # several threads may call one model
 
     def take(self, key: Key | None) -> TapedRun | None:
-        for at in reversed(range(len(self._runs))):
-            if key is not None and self._runs[at].key == key:
-                return self._runs.pop(at)
+        with self._lock:
+            for at in reversed(range(len(self._runs))):
+                if key is not None and self._runs[at].key == key:
+                    return self._runs.pop(at)
         return None
 
     def memory(self) -> Buffers | None:
         """That of the run that ended last; the run is gone then."""
-        return self._runs.pop().run.buffers if self._runs else None
+        with self._lock:
+            return self._runs.pop().run.buffers if self._runs else None
 
     def give(self, run: TapedRun) -> None:
-        self._runs.append(run)
+        with self._lock:
+            self._runs.append(run)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Idle":
         return Idle()

@@ -87,10 +87,10 @@ class RegionRun(ForwardPass):
             self.ops.pool_backward(gradient, g, 0, accumulate)
         elif accumulate:
             share = torch.empty_like(g)
-            self.ops.pack(gradient, share, 0)
+            self.ops.pack(gradient, share, 0, repeat=False)
             g += share
         else:
-            self.ops.pack(gradient, g, 0)
+            self.ops.pack(gradient, g, 0, repeat=False)
         return g, accumulate
 
     def _complete_gradient(self, activation: Activation) -> None:
@@ -249,9 +249,13 @@ class RegionRun(ForwardPass):
 
     def _last_share(self, activation: Activation) -> bool:
         """Whether nothing is missing from an activation's gradient but what the convolution at hand and finished sums add."""
-        if any(conv not in self._done for conv in self.plan.readers[activation]):
-            return False
-        return all(self._last_share(each) for each in self.plan.summed_in[activation])
+        waiting = [activation]
+        while waiting:  # a loop: there may be hundreds of sums, one behind the other
+            each = waiting.pop()
+            if any(conv not in self._done for conv in self.plan.readers[each]):
+                return False
+            waiting += self.plan.summed_in[each]
+        return True
 
     @staticmethod
     def _same_step(summed: Activation, conv: Conv) -> bool:

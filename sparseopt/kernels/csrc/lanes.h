@@ -7,15 +7,16 @@
 
 namespace sparseopt {
 
-// image [sample][channel][row][column] -> one block; lanes beyond the valid ones become zero.
-inline void pack_block(const float* image, int valid, const View& x, int64_t b) {
+// image [sample][channel][row][column] -> one block; lanes beyond the valid ones become the last of these, or zero.
+inline void pack_block(const float* image, int valid, bool repeat, const View& x, int64_t b) {
   const int64_t plane = int64_t(x.height) * x.width, sample = plane * x.channels;
   for (int h = 0; h < x.height; ++h)
     for (int c = 0; c < x.channels; ++c) {
       const float* from = image + c * plane + int64_t(h) * x.width;
       float* to = x.at(b, h, c, 0);
       for (int w = 0; w < x.width; ++w)
-        for (int lane = 0; lane < kLanes; ++lane) to[w * kLanes + lane] = lane < valid ? from[lane * sample + w] : 0.f;
+        for (int lane = 0; lane < kLanes; ++lane)
+          to[w * kLanes + lane] = lane < valid || repeat ? from[std::min(lane, valid - 1) * sample + w] : 0.f;
     }
 }
 
@@ -57,9 +58,10 @@ void for_blocks(const View& x, int64_t samples, F f) {
   });
 }
 
-inline void pack(const float* image, int64_t samples, const View& x) {
+// repeat: of activations; gradients are zero beyond the batch.
+inline void pack(const float* image, int64_t samples, bool repeat, const View& x) {
   const int64_t size = int64_t(x.channels) * x.height * x.width;
-  for_blocks(x, samples, [&](int64_t b, int valid, int64_t first) { pack_block(image + first * size, valid, x, b); });
+  for_blocks(x, samples, [&](int64_t b, int valid, int64_t first) { pack_block(image + first * size, valid, repeat, x, b); });
 }
 
 inline void unpack(const View& x, int64_t samples, float* image) {

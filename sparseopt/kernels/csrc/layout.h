@@ -9,7 +9,8 @@
 //   lane    : the sample within its block
 //
 // Every shifted load is aligned and needs no bounds check, a weight is one broadcast, and the vector length does not depend on
-// the image size. Samples beyond the batch are lanes nobody counts: their gradient is zero, and statistics leave them out.
+// the image size. Samples beyond the batch are lanes nobody counts: their gradient is zero, and statistics leave them out. They hold
+// the last sample once more, so that they are as finite as the batch is: zero times infinity would count.
 #pragma once
 #include <algorithm>
 #include <cstring>

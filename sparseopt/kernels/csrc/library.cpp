@@ -184,8 +184,8 @@ SPARSEOPT_EXPORT const char* sparseopt_batch_norm_backward(int64_t threads, int6
   return guarded(threads, [&] { batch_norm_backward(int(channels), count, sums, moments, gamma, coefficients, gradients); });
 }
 
-SPARSEOPT_EXPORT const char* sparseopt_pack(int64_t threads, const float* image, int64_t samples, const Image* x) {
-  return guarded(threads, [&] { pack(image, samples, view(*x)); });
+SPARSEOPT_EXPORT const char* sparseopt_pack(int64_t threads, const float* image, int64_t samples, int64_t repeat, const Image* x) {
+  return guarded(threads, [&] { pack(image, samples, repeat, view(*x)); });
 }
 
 SPARSEOPT_EXPORT const char* sparseopt_unpack(int64_t threads, const Image* x, int64_t samples, float* image) {
@@ -216,9 +216,9 @@ SPARSEOPT_EXPORT const char* sparseopt_finish_gradient(int64_t threads, const Im
   });
 }
 
-SPARSEOPT_EXPORT const char* sparseopt_tile_samples(int64_t threads, const float* x, int64_t samples, int64_t features,
-                                                    int64_t padded, float* tiles) {
-  return guarded(threads, [&] { tile_samples(x, samples, features, padded, tiles); });
+SPARSEOPT_EXPORT const char* sparseopt_tile_samples(int64_t threads, const float* x, int64_t samples, int64_t repeat,
+                                                    int64_t features, int64_t padded, float* tiles) {
+  return guarded(threads, [&] { tile_samples(x, samples, repeat, features, padded, tiles); });
 }
 
 SPARSEOPT_EXPORT const char* sparseopt_untile_samples(int64_t threads, const float* tiles, int64_t samples, int64_t features,

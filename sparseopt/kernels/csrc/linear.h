@@ -29,8 +29,8 @@ void for_tiles(int64_t samples, const F& f, int64_t n = 0) {
   }
 }
 
-// x [sample][feature] -> tiles; the samples that pad the last vector become zero.
-inline void tile_samples(const float* x, int64_t samples, int64_t features, int64_t padded, float* tiles) {
+// x [sample][feature] -> tiles; the samples that pad the last vector become the last one, or zero (see layout.h).
+inline void tile_samples(const float* x, int64_t samples, bool repeat, int64_t features, int64_t padded, float* tiles) {
   parallel_for(0, features, kFeatures * kLanes, [&](int64_t begin, int64_t end) {
     for_tiles(padded, [&]<int T>(int64_t n) {
       float* tile = tiles + n * features;
@@ -40,12 +40,14 @@ inline void tile_samples(const float* x, int64_t samples, int64_t features, int6
         for (; f + kLanes <= end; f += kLanes) {
           Vec square[kLanes]{};
           for (int lane = 0; lane < valid; ++lane) square[lane] = load_unaligned(x + (first + lane) * features + f);
+          for (int64_t lane = valid; repeat && lane < kLanes; ++lane) square[lane] = square[valid - 1];
           transpose(square);
           for (int lane = 0; lane < kLanes; ++lane) store(tile + ((f + lane) * T + j) * kLanes, square[lane]);
         }
         for (; f < end; ++f)
           for (int lane = 0; lane < kLanes; ++lane)
-            tile[(f * T + j) * kLanes + lane] = lane < valid ? x[(first + lane) * features + f] : 0.f;
+            tile[(f * T + j) * kLanes + lane] =
+                lane < valid || repeat ? x[(first + std::min<int64_t>(lane, valid - 1)) * features + f] : 0.f;
       }
     });
   });

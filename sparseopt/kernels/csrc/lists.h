@@ -1,6 +1,7 @@
 // The weights of frozen layers as their kernels walk them.
 #pragma once
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 namespace sparseopt {
@@ -33,7 +34,9 @@ Lists make_lists(const Weights& w, int block, const F& f) {
   for (int64_t k = 0; k < w.size; ++k) {
     const int64_t at = w.position[k];
     const int to = next[list(at)]++;
-    lists.offset[to] = int(f(at / window % w.in, at % window / w.width, at % w.width));
+    const int64_t offset = f(at / window % w.in, at % window / w.width, at % w.width);
+    if (offset != int(offset)) throw std::length_error("images of this size take offsets that the kernels have no room for");
+    lists.offset[to] = int(offset);
     lists.value[to] = w.value[k];
   }
   return lists;

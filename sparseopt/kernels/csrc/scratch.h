@@ -13,6 +13,7 @@ class Scratch {
   T* get(size_t count) {
     const size_t bytes = (count * sizeof(T) + kAlign - 1) / kAlign * kAlign + kAlign;
     if (bytes > size_) {
+      size_ = 0, memory_.reset();
       memory_.reset(static_cast<char*>(std::aligned_alloc(kAlign, bytes)));
       if (!memory_) throw std::bad_alloc();
       size_ = bytes;

@@ -7,6 +7,10 @@
 
 #include "vec.h"
 
+#if defined(__clang__) || __GNUC__ >= 12  // older ones have none for vectors whose type is a template's
+#define SPARSEOPT_SHUFFLES
+#endif
+
 namespace sparseopt {
 
 template <int L>
@@ -45,14 +49,27 @@ struct Simd {
       __builtin_memcpy(lanes, &v, sizeof v);
       *p = lanes[First];
     } else {
+#ifdef SPARSEOPT_SHUFFLES
       const auto part = __builtin_shufflevector(v, v, (First + Step * Lane)...);
+#else
+      float lanes[L];
+      __builtin_memcpy(lanes, &v, sizeof v);
+      const float part[] = {lanes[First + Step * Lane]...};
+#endif
       __builtin_memcpy(p, &part, sizeof part);
     }
   }
 
   template <int... Index>
   static SPARSEOPT_INLINE Vec shuffle(Vec a, Vec b) {
+#ifdef SPARSEOPT_SHUFFLES
     return __builtin_shufflevector(a, b, Index...);
+#else
+    float from[2 * L];
+    store_unaligned(from, a), store_unaligned(from + L, b);
+    const float lanes[] = {from[Index]...};
+    return load_unaligned(lanes);
+#endif
   }
 
   // Lanes whose numbers differ in one bit change places between two vectors.

@@ -1,6 +1,6 @@
 """From what was found in a trace to data: batch norm folded into the weights, values numbered in the order they are made."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -56,17 +56,19 @@ class _Steps:
         self.made: list[ConvStep] = []
 
     def need(self, value: Value) -> None:
-        if value in self.number:
-            return
-        if isinstance(value, Conv):
-            self.need(value.input)
-            self._add(value, value, None, relu=False)
-            return
-        assert value.main is not None
-        self.need(value.main.input)
-        if value.shortcut is not None:
-            self.need(value.shortcut.source)
-        self._add(value.main, value, value.shortcut, relu=value.relu)
+        waiting = [value]
+        while waiting:  # a loop: networks may be deeper than Python's stack
+            each = waiting[-1]
+            before = next((source for source in _sources(each) if source not in self.number), None)
+            if each in self.number:
+                waiting.pop()
+            elif before is not None:
+                waiting.append(before)
+            elif isinstance(each, Conv):
+                self._add(each, each, None, relu=False)
+            else:
+                assert each.main is not None
+                self._add(each.main, each, each.shortcut, relu=each.relu)
 
     def _add(self, conv: Conv, makes: Value, shortcut: Shortcut | None, *, relu: bool) -> None:
         weight, bias = fold(conv)
@@ -89,6 +91,15 @@ class _Steps:
 
     def _parts(self, shortcut: Shortcut) -> tuple[int, int, int]:
         return self.number[shortcut.source], shortcut.stride, shortcut.offset
+
+
+def _sources(value: Value) -> Iterator[Value]:
+    if isinstance(value, Conv):
+        yield value.input
+    elif value.main is not None:
+        yield value.main.input
+        if value.shortcut is not None:
+            yield value.shortcut.source
 
 
 def _head(module: nn.Linear | None, names: Mapping[nn.Module, str]) -> Head | None:

@@ -79,9 +79,12 @@ def _blocks(step: ConvStep, tile: TileSize, lanes: int, group: int) -> Iterator[
     columns = ceil(window / step.stride) * min(step.stride, kernel_columns)
     sizes = {min(channels, size // (rows * columns * lanes * 4)) for size in BLOCKS}
     in_place = direct and (tile.rows, tile.columns) == (1, group)
-    yield from sorted(
+    fitting = sorted(
         size for size in sizes if size >= min(4, channels) and not (in_place and size == channels)
     )
+    yield from (
+        fitting if fitting or direct else (max(1, *sizes),)
+    )  # large kernels fit no cache, and run all the same
 
 
 def tune(program: FrozenProgram, steps: tuple[Step, ...], known: Measurements) -> list[Way]:

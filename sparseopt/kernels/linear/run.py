@@ -61,7 +61,7 @@ class ChainRun:
         self.samples = len(x)
         features = (x.shape[1], *(layer.channels for layer in self.chain))
         self.activations = [self._tiles(each) for each in features]
-        self.ops.tile_samples(x.detach().contiguous(), self.activations[0])
+        self.ops.tile_samples(x.detach().contiguous(), self.activations[0], repeat=True)
         for layers in self._segments():
             self._forward(layers)
         y = floats(self.samples, features[-1])
@@ -125,7 +125,7 @@ class ChainRun:
         self._packed_weights.check()
         self._norm_weights.check()
         dy = self._tiles(gradient.shape[1])
-        self.ops.tile_samples(gradient.contiguous(), dy)
+        self.ops.tile_samples(gradient.contiguous(), dy, repeat=False)
         found: dict[Tensor, Tensor] = {}
         # The gradients of what a segment's inner layers have written never leave the kernels.
         dense = any(weight.dense_wanted for weight in self.weights)

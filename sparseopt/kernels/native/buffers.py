@@ -7,6 +7,7 @@ of those whose shape this step has not used, and where none is, those that are t
 soon find every shape they need, and inputs of many sizes need the memory of the largest.
 """
 
+import threading
 from dataclasses import dataclass
 from math import prod
 
@@ -47,15 +48,17 @@ class Buffers:
         self._free: list[tuple[Shape, Tensor]] = []
         self._in_use = self._most = 0  # bytes: now, and at once so far
         self._used: set[Shape] = set()  # in this step: since nothing was in use
+        self._lock = threading.RLock()  # a run that is collected meanwhile gives its buffers back
 
     def take(self, shape: Shape) -> Tensor:
-        if not self._in_use:
-            self._used.clear()
-        self._used.add(shape)
-        buffer = self._find(shape)
-        self._in_use += _capacity(buffer)
-        self._most = max(self._most, self._in_use)
-        return buffer
+        with self._lock:
+            if not self._in_use:
+                self._used.clear()
+            self._used.add(shape)
+            buffer = self._find(shape)
+            self._in_use += _capacity(buffer)
+            self._most = max(self._most, self._in_use)
+            return buffer
 
     def _find(self, shape: Shape) -> Tensor:
         for at in reversed(range(len(self._free))):
@@ -90,8 +93,9 @@ class Buffers:
         return free + self._in_use + size <= SLACK * max(self._most, self._in_use + size)
 
     def give(self, shape: Shape, buffer: Tensor) -> None:
-        self._in_use -= _capacity(buffer)
-        self._free.append((shape, buffer))
+        with self._lock:
+            self._in_use -= _capacity(buffer)
+            self._free.append((shape, buffer))
 
     def state(self) -> tuple[list[tuple[Shape, Tensor]], int]:
         """What is free, and what is in use."""

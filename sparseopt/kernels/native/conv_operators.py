@@ -201,9 +201,10 @@ class ConvOperators(Loaded):
             address(gradients, FLOAT, 2, channels),
         )
 
-    def pack(self, image: Tensor, x: Tensor, border: int) -> None:
+    def pack(self, image: Tensor, x: Tensor, border: int, repeat: bool = False) -> None:
+        """`repeat`: lanes beyond the batch are its last sample, as those of activations are, and not zero."""
         to = self._layout.image(x, border)
-        call(self._library.sparseopt_pack, *self._batch(image, to), words(*to))
+        call(self._library.sparseopt_pack, *self._batch(image, to), repeat, words(*to))
 
     def unpack(self, x: Tensor, border: int, image: Tensor) -> None:
         found = self._layout.image(x, border, half=True)

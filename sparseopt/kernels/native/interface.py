@@ -18,7 +18,8 @@ PACK = [struct.Struct(f"{count}q").pack for count in range(64)]
 
 
 def words(*numbers: int) -> bytes:
-    return PACK[len(numbers)](*numbers)
+    count = len(numbers)
+    return PACK[count](*numbers) if count < len(PACK) else struct.pack(f"{count}q", *numbers)
 
 
 class Image(NamedTuple):
@@ -140,13 +141,13 @@ FUNCTIONS = {
         *(Address, Address, Real, Address, Address),
     ),
     "batch_norm_backward": (Integer, Integer, Address, Address, Address, Address, Address),
-    "pack": (Address, Integer, Words),
+    "pack": (Address, Integer, Integer, Words),
     "unpack": (Words, Integer, Address),
     "pool_forward": (Words, Integer, Address),
     "pool_backward": (Address, Integer, Words, Integer),
     "shortcut_backward": (Words, Integer, Integer, Words, Integer),
     "finish_gradient": (Words, Words, Words, Address, Integer, Address),
-    "tile_samples": (Address, Integer, Integer, Integer, Address),
+    "tile_samples": (Address, Integer, Integer, Integer, Integer, Address),
     "untile_samples": (Address, Integer, Integer, Integer, Address),
     "chain_forward": (Integer, Words, Integer, Words),
     "chain_backward": (Integer, Words, Integer, Words, Address, Address),

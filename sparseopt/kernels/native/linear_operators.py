@@ -13,13 +13,14 @@ from sparseopt.kernels.native.tape import call
 class LinearOperators(Loaded):
     """Forward and backward passes of chains of linear layers, with batch norm or without."""
 
-    def tile_samples(self, x: Tensor, tiles: Tensor) -> None:
+    def tile_samples(self, x: Tensor, tiles: Tensor, repeat: bool = False) -> None:
+        """`repeat`: samples that fill the last vector are the last one, as those of activations are, and not zero."""
         samples, features = x.shape
         vectors = self._layout.blocks(samples)
         to = self._layout.tiles(tiles, vectors, features)
         call(
             self._library.sparseopt_tile_samples,
-            *(address(x, FLOAT), samples, features, vectors * self._layout.lanes, to),
+            *(address(x, FLOAT), samples, repeat, features, vectors * self._layout.lanes, to),
         )
 
     def untile_samples(self, tiles: Tensor, x: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Tensors as the kernels need them, whatever the default device and dtype of the process are."""
 
 import mmap
+from contextlib import suppress
 from math import prod
 
 import torch
@@ -34,9 +35,13 @@ def mapped(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     size = dtype.itemsize * prod(sizes)
     if size < MAPPED or not hasattr(mmap, "MAP_PRIVATE"):
         return torch.zeros(sizes, dtype=dtype, device=CPU)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no {size:,} bytes for what the sparse kernels keep: {error}") from error
     if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)  # walking through small pages costs a twentieth of the time
+        with suppress(OSError):  # a hint, which not every system takes
+            memory.madvise(mmap.MADV_HUGEPAGE)  # walking through small pages costs a twentieth of the time
     return torch.frombuffer(memory, dtype=dtype).view(sizes)
 
 

@@ -40,6 +40,8 @@ def geometry(channels: int, width: int, border: int, lanes: int) -> Geometry:
 
 def lists(group: Tensor, groups: int, offset: Tensor) -> Pattern:
     """Sort weights by group, keeping their order within a group."""
+    if offset.numel() and int(offset.abs().max()) > torch.iinfo(torch.int32).max:
+        raise ValueError("images of this size take offsets that the kernels have no room for: run it densely")
     order = torch.argsort(group, stable=True)
     return Pattern(starts(group, groups), offset[order].int().contiguous(), order.int())
 

@@ -5,6 +5,7 @@ called, so that `sparseopt --version` and `--help` work with nothing but torch i
 missing can say which extra brings them.
 """
 
+import os
 import sys
 from importlib import import_module
 
@@ -37,16 +38,22 @@ def usage() -> str:
     )
 
 
+def _answer(text: str) -> int:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] in ("-h", "--help"):
-        print(usage())
-        return 0
+        return _answer(usage())
     if argv[0] == "--version":
         from sparseopt import __version__
 
-        print(f"sparseopt {__version__}")
-        return 0
+        return _answer(f"sparseopt {__version__}")
     name, *rest = argv
     if name not in COMMANDS:
         print(_unknown(name), file=sys.stderr)

@@ -119,3 +119,11 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
         files.write_json(path, {"a": 2})
     assert files.read_json(path) == {"a": 1}
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_where_none_can_be_read_nothing_is_begun_anew(checkpoints: Checkpoints) -> None:
+    for path in checkpoints.newest_first():
+        path.write_bytes(b"sparseopt-checkpoint-0 of another version\n")
+    with pytest.raises(UserError, match=r"step-0000000002\.ckpt.*move them away"):
+        checkpoints.load(CPU)
+    assert len(checkpoints.newest_first()) == 2

@@ -116,3 +116,9 @@ def test_flops_counts_with_the_densities_that_a_method_has(
 def test_flops_refuses_densities_that_a_method_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
     assert flops_command.main(["cifar100-resnet20", "--method", "srste", "--distribution", "erk"]) == 2
     assert "--method srste gives all layers the same density" in capsys.readouterr().err
+
+
+def test_a_word_where_a_number_is_due_is_named() -> None:
+    config = dataclasses.replace(RECIPES["digits-mlp"], method="srigl", method_options=("gamma_sal=abc",))
+    with pytest.raises(UserError, match="gamma_sal=abc"):
+        build_method(config, 100)

@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -279,3 +280,23 @@ def test_what_cannot_be_drawn_is_one_line(
 def test_reading_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="folder of a run"):
         Run.read(tmp_path)
+
+
+def test_a_copy_is_not_another_run(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(folder / "finished", tmp_path / name)
+    assert [run.path.name for run in find_runs(tmp_path)] == ["a"]
+    assert "copy" in caplog.text
+
+
+def test_runs_behind_links_are_found_once(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder / "finished", target_is_directory=True)
+    (tmp_path / "round").symlink_to(tmp_path, target_is_directory=True)
+    assert [run.path for run in find_runs(tmp_path)] == [tmp_path / "link"]
+
+
+def test_a_summary_without_its_numbers_is_told(small: Small, tmp_path: Path) -> None:
+    train(small(epochs=1), tmp_path)
+    (tmp_path / "summary.json").write_text("{}")
+    with pytest.raises(UserError, match=r"summary\.json .*remove it"):
+        train(small(epochs=1), tmp_path)

@@ -97,3 +97,23 @@ def test_a_tracker_that_is_not_installed_is_named(
 def test_no_tracker_at_all(small: Small, tmp_path: Path) -> None:
     train(small(epochs=1), tmp_path / "run", tracker=[])
     assert not (tmp_path / "run" / "tensorboard").exists()
+
+
+def test_a_tracker_that_fails_later_does_not_cost_the_run(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Run:
+        id = "abc"
+
+        def log(self, numbers: dict[str, float], step: int) -> None:
+            raise RuntimeError("503")
+
+        def finish(self) -> None:
+            raise RuntimeError("503")
+
+    monkeypatch.setitem(__import__("sys").modules, "wandb", types.SimpleNamespace(init=lambda **_: Run()))
+    summary = train(small(epochs=2), tmp_path / "run", tracker=["wandb"])
+    assert len(summary.rows) == 2
+    assert [record.levelname for record in caplog.records if "wandb" in record.getMessage()] == [
+        "WARNING"
+    ] * 3

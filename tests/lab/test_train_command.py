@@ -183,3 +183,24 @@ def test_ctrl_c_ends_the_command_with_130_and_the_way_on(tmp_path: Path) -> None
     assert process.returncode == 130
     assert "same command" in error.splitlines()[-1]
     assert "Traceback" not in error
+
+
+def test_a_folder_with_brackets_is_named_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = [*SMALL, "--tracker", "--warmup-epochs", "0"]
+    assert main([*options, "--out", "a[/b]"]) == 0
+    assert "-> a[/b]" in capsys.readouterr().out
+
+
+def test_a_closed_pipe_does_not_end_the_training(tmp_path: Path) -> None:
+    options = [*SMALL, "--tracker", "--warmup-epochs", "0"]
+    command = [sys.executable, "-m", "sparseopt", "train", *options, "--out", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.wait()
+    assert process.returncode == 0
+    assert (tmp_path / "run" / "summary.json").exists()

@@ -125,7 +125,8 @@ def test_warnings_tell_what_is_wrong(make: Maker, tmp_path: Path) -> None:
     assert sentences(tmp_path) == ""
     failed = make.run(tmp_path / "failed", seed=7, done=1)
     write_json(RunDir(failed).diverged_file, {"step": 40, "reason": "the loss became nan at step 40"})
-    make.run(tmp_path / "again", seed=0)
+    again = RunDir(make.run(tmp_path / "again", seed=0))
+    again.write_metrics([row | {"seconds": 3.0 * row["epoch"]} for row in again.metrics()])
     make.run(tmp_path / "other", lr=0.5, torch="2.12.0")
     make.run(tmp_path / "stopped", lr=0.5, seed=1, done=0)
     lost = make.run(tmp_path / "lost", lr=0.5, seed=2)

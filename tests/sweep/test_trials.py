@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from sparseopt.lab.config.recipes import RECIPES, Config
 from sparseopt.lab.errors import UserError
-from sparseopt.lab.sweep.database import Database
+from sparseopt.lab.sweep.database import Database, beside
 from sparseopt.lab.sweep.definition import Definition
 from sparseopt.lab.sweep.grid import points, read_grid
 from sparseopt.lab.sweep.plan import Runs, Search, described
@@ -248,3 +248,9 @@ def test_what_failed_is_tried_again_only_if_asked(join: Callable[..., Trials]) -
     again = join(grid_plan("seed=0", retry_failed=True))
     assert [trial.state.name for trial in again.all()] == ["WAITING"]
     assert again.claim("b", "machine") is not None
+
+
+@pytest.mark.parametrize("name", ["what?", "100%20"])
+def test_a_folder_that_no_url_can_name_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="choose"):
+        beside(tmp_path / name)

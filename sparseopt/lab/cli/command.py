@@ -44,7 +44,9 @@ def report(prog: str, call: Callable[[], int | None]) -> int:
     shown.setFormatter(_Printable(f"{prog}: %(message)s"))
     logging.basicConfig(handlers=[shown], level=logging.WARNING)
     try:
-        return call() or 0
+        code = call() or 0
+        sys.stdout.flush()
+        return code
     except (UserError, KeyboardInterrupt) as error:
         if debugging.get():
             traceback.print_exc()

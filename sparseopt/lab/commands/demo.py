@@ -110,8 +110,8 @@ def _by_act(
 def _tell(console: Console, act: Act, out: Path) -> None:
     console.rule(f"{TITLES[act.number]}", align="left", style="dim")
     for sentence in act.sentences:
-        console.print(sentence, highlight=False)
+        console.print(sentence, highlight=False, markup=False)
     if act.table:
         print_table(console, act.table)
     for path in save(act.figure, out / f"{act.number}-{act.name}"):
-        console.print(str(path), style="dim", highlight=False, soft_wrap=True)
+        console.print(str(path), style="dim", highlight=False, markup=False, soft_wrap=True)

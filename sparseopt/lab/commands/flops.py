@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 import sparseopt as so
@@ -15,6 +14,7 @@ from sparseopt.lab.cli.command import run
 from sparseopt.lab.cli.recipe import recipe_named
 from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.show.terminal import Terminal
 from sparseopt.lab.training.cost import DATA, dense_flops
 from sparseopt.lab.training.experiment import build_model
 from sparseopt.lab.training.methods import build_method
@@ -66,7 +66,10 @@ def flops(
         "width": width,
     }
     options = {name: value for name, value in chosen.items() if value is not None}
-    usual = dataclasses.replace(RECIPES[recipe_named(recipe)], method_options=method_options, **options)
+    recipe_settings = dataclasses.replace(
+        RECIPES[recipe_named(recipe)], warmup_epochs=0
+    )  # which costs what others do
+    usual = dataclasses.replace(recipe_settings, method_options=method_options, **options)
     if usual.method in UNIFORM:
         if distribution not in (None, "uniform"):
             raise UserError(
@@ -77,7 +80,7 @@ def flops(
     configs = [dataclasses.replace(usual, sparsity=value) for value in values]
     if not configs:
         raise UserError("--sparsity needs at least one number, such as 0.9")
-    Console().print(_table(recipe, configs), soft_wrap=True)
+    Terminal().print(_table(recipe, configs), soft_wrap=True)
 
 
 def _table(recipe: str, configs: list[Config]) -> Table:

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from sparseopt.lab.cli.command import report
 from sparseopt.lab.cli.recipe import Command, call
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import INTERRUPTED, UserError
+from sparseopt.lab.show.terminal import Unheard
 from sparseopt.lab.show.words import duration
 from sparseopt.lab.system.ranks import joined
 from sparseopt.lab.training.acceleration import Storage
@@ -46,9 +46,9 @@ def _command(defaults: Config) -> Command:
         out = place.out or Path("runs") / settings.run_name
         device = settle(place)
         with joined(device) as ranks:
-            console = Console(quiet=not ranks.first)
+            console = Unheard(quiet=not ranks.first)
             where = f"{device}" if ranks.size == 1 else f"{ranks.size} ranks"
-            console.print(f"on {where} -> {out}", highlight=False, soft_wrap=True)
+            console.print(f"on {where} -> {out}", highlight=False, markup=False, soft_wrap=True)
             try:
                 summary = train(
                     *(settings, out),

@@ -1,7 +1,7 @@
 """A table that can be printed, written as Markdown or LaTeX, or put on a page: the contents once, the looks four times."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from markupsafe import Markup, escape
@@ -56,7 +56,8 @@ def table(layout: LabelledTable, plain: Callable[[str], str], bold: Callable[[st
 
 def for_terminal(layout: LabelledTable) -> Table:
     """With rich's markup."""
-    return table(layout, rich_escape, lambda cell: f"[bold]{rich_escape(cell)}[/bold]")
+    made = table(layout, rich_escape, lambda cell: f"[bold]{rich_escape(cell)}[/bold]")
+    return replace(made, notes=list(layout.notes))  # which are printed as they are
 
 
 def for_page(layout: LabelledTable) -> Table:

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import logging
 import math
+import os
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.archive import ENDED, FILE, Archived, Ended, lines, parsed, write_archive
 from sparseopt.lab.runs.row import Row
-from sparseopt.lab.runs.rundir import RunDir
+from sparseopt.lab.runs.rundir import REPAIR, RunDir
 from sparseopt.lab.system.files import alone_in, read_json
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Run:
         environment = _environment(read_json(folder.config_file))
         rows = folder.metrics()
         if wrong := _wrong(rows):
-            raise UserError(f"{folder.metrics_file} is damaged ({wrong}); going on with the run repairs it")
+            raise UserError(f"{folder.metrics_file} is damaged ({wrong}); {REPAIR}")
         return cls(path, config, rows, _state(folder), environment)
 
     @classmethod
@@ -103,13 +104,32 @@ def survey(folder: Path) -> Survey:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; name the one that holds the runs")
     found = Survey([], [])
-    for path in sorted({file.parent for name in MARKS for file in folder.rglob(name)}):
+    below = sorted(_folders(folder))
+    originals: dict[Hashable, Path] = {}
+    for path in below:
         with _leaving_out(found):  # a damaged run, or the config.json of something else
-            if not _exported(path):
-                found.runs.append(Run.read(path))
-    for file in sorted(folder.rglob(FILE)):
-        _add_archived(file, found)
+            if any((path / name).exists() for name in MARKS) and not _exported(path):
+                run = Run.read(path)
+                original = originals.setdefault(_identity(run), path)
+                if run.rows and original != path:
+                    raise UserError(f"{path} is a copy of {original}")
+                found.runs.append(run)
+    for path in below:
+        if (path / FILE).exists():
+            _add_archived(path / FILE, found)
     return found
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """A folder and all below it, once each, also behind links."""
+    seen: set[Path] = set()
+    for path, below, _ in os.walk(folder, followlinks=True):
+        real = Path(path).resolve()
+        if real in seen:
+            below.clear()
+            continue
+        seen.add(real)
+        yield Path(path)
 
 
 def _add_archived(file: Path, found: Survey) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.system.files import remove_temporary, reporting_write_errors, write_bytes
 
 log = logging.getLogger(__name__)
@@ -43,18 +44,28 @@ class Checkpoints:
                 log.warning("checkpoint %s cannot be removed: %s", other, error.strerror)
 
     def load(self, device: torch.device) -> dict[str, Any] | None:
-        """The newest state that is whole, or None. Damaged ones are reported. Nothing is changed on disk."""
+        """The newest state that is whole; None if there is none. Damaged ones are reported. Nothing is changed on disk.
+
+        Where there are some and none can be read it is a `UserError`: to begin anew would replace them.
+        """
+        unread: list[str] = []
         for path in self.newest_first():
             try:
-                return decode(path.read_bytes(), device)
-            except ValueError as error:
-                log.warning("checkpoint %s is damaged (%s); going back to the one before it", path, error)
+                state = decode(path.read_bytes(), device)
             except FileNotFoundError:  # its run goes on meanwhile, and has replaced it
                 log.info("checkpoint %s is gone", path)
+            except ValueError as error:
+                unread.append(f"{path} is damaged ({error})")
             except OSError as error:
-                log.warning(
-                    "checkpoint %s cannot be read (%s); going back to the one before it", path, error.strerror
-                )
+                unread.append(f"{path} cannot be read ({error.strerror})")
+            else:
+                for reason in unread:
+                    log.warning("checkpoint %s; going back to the one before it", reason)
+                return state
+        if unread:
+            raise UserError(
+                f"none of the checkpoints can be used: {'; '.join(unread)}. Put that right, or move them away and begin anew"
+            )
         return None
 
     def newest_step(self) -> int | None:

@@ -31,6 +31,8 @@ from sparseopt.lab.system.files import (
     write_bytes,
 )
 
+REPAIR = "the same command writes it anew from the last checkpoint (of a complete run, remove its summary.json first)"
+
 
 class InUse(UserError):
     """Another process writes this run."""
@@ -123,20 +125,20 @@ class RunDir:
             lines = self.metrics_file.read_text().splitlines(keepends=True)
             return [parse_json(line) for line in lines if line.endswith("\n")]
         except (ValueError, OSError) as error:
-            raise UserError(
-                f"{self.metrics_file} is damaged ({error}); going on with the run repairs it"
-            ) from error
+            raise UserError(f"{self.metrics_file} is damaged ({error}); {REPAIR}") from error
 
     def summary(self) -> dict[str, Any] | None:
         """The result, if the run is complete."""
         if not self.summary_file.exists():
             return None
+        remedy = "remove it, and the same command writes it again from the last checkpoint"
         try:
-            return read_json(self.summary_file)
+            found = read_json(self.summary_file)
         except UserError as error:
-            raise UserError(
-                f"{error}; remove it, and the same command writes it again from the last checkpoint"
-            ) from error
+            raise UserError(f"{error}; {remedy}") from error
+        if not isinstance(found, dict) or "test_accuracy" not in found:
+            raise UserError(f"{self.summary_file} has no test_accuracy; {remedy}")
+        return found
 
 
 def _line(row: Row) -> str:

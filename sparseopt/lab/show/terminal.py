@@ -1,5 +1,7 @@
 """The terminal that tables are printed to."""
 
+import os
+import sys
 from collections.abc import Sequence
 
 from rich import box
@@ -13,9 +15,24 @@ BETWEEN = 3  # columns between two cells
 LONG = 24  # characters of a cell that may be broken into lines
 
 
+class Terminal(Console):
+    """A console that a closed pipe ends as it ends other programs, and not silently."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+class Unheard(Console):
+    """A console that a closed pipe makes silent: the work goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def wide_console() -> Console:
     """The terminal, or, where there is none to fit into, wide enough for the tables."""
-    console = Console()
+    console = Terminal()
     if not console.is_terminal:
         console.width = WIDE
     return console
@@ -42,7 +59,7 @@ def print_table(console: Console, table: Table) -> None:
             shown.add_row(*(row[number] for number in numbers))
         console.print(shown)
     for note in table.notes:
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, markup=False)
 
 
 def _parts(cells: Sequence[Sequence[str]], labels: int, width: int) -> list[list[int]]:

@@ -14,11 +14,10 @@ The work is an Optuna study, a run is a trial of it:
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.show.terminal import Terminal
 from sparseopt.lab.sweep.conduct import conduct
 from sparseopt.lab.sweep.database import Database, beside
 from sparseopt.lab.sweep.definition import Definition
@@ -52,7 +51,7 @@ def run_configs(
     """
     plan = Runs.of(configs, Definition("runs"))
     job = Job(Database(storage or beside(folder)), name, plan, folder, place)
-    outcome = conduct(job, workers, Console())
+    outcome = conduct(job, workers, Terminal())
     report_failures(outcome)
     if outcome.refused:
         run, reason = next(iter(outcome.refused.items()))

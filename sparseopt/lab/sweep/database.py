@@ -147,7 +147,12 @@ def _key(study: str) -> int:
 
 def beside(folder: Path) -> str:
     """The URL of the study that lies with its runs."""
-    return f"sqlite:///{(folder / 'study.db').resolve()}"
+    path = (folder / "study.db").resolve()
+    if set(str(path)) & set("?%#"):
+        raise UserError(
+            f"{path} cannot be written as a database URL: choose a folder without ?, % and # in its path"
+        )
+    return f"sqlite:///{path}"
 
 
 def _checked(url: str) -> URL:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from optuna.trial import FrozenTrial, TrialState
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from sparseopt.lab.config.values import spelled
@@ -24,7 +25,7 @@ def results_table(trials: Sequence[FrozenTrial], plan: Plan, columns: Sequence[s
     for trial in trials:
         settings = plan.settings(trial)
         shown = [spelled(settings[name]) if name in settings else "-" for name in columns]
-        table.add_row(str(trial.number), *shown, *_numbers(trial))
+        table.add_row(str(trial.number), *map(escape, shown), *_numbers(trial))
     return table
 
 

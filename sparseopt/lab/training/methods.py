@@ -6,6 +6,8 @@ constructor, which also override what it would take from the configuration.
 
 import ast
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import sparseopt as so
@@ -49,7 +51,8 @@ def build_method(config: Config, total_steps: int) -> so.Method:
     own = _own_options(config)
     if config.method == "nm":
         numbers = {name: own.pop(name) for name in ("n", "m") if name in own}
-        method = so.NM(_make(KINDS["rigl"], config, total_steps, own), **numbers)
+        rigl = _make(KINDS["rigl"], config, total_steps, own)
+        method = _called(config, functools.partial(so.NM, rigl, **numbers))
     else:
         method = _make(KINDS[config.method], config, total_steps, own)
     if isinstance(method, so.NM | so.SRSTE) and abs(config.sparsity - (1 - method.n / method.m)) > 1e-9:
@@ -71,7 +74,14 @@ def _make(kind: Kind, config: Config, total_steps: int, own: dict[str, Any]) -> 
             f"--method-options {unknown[0]}: {config.method} has no such setting; it has "
             f"{', '.join(sorted(known - {'total_steps'}))}"
         )
-    return kind.make(total_steps=total_steps, **options)
+    return _called(config, functools.partial(kind.make, total_steps=total_steps, **options))
+
+
+def _called(config: Config, make: Callable[[], so.Method]) -> so.Method:
+    try:
+        return make()
+    except TypeError as error:  # a word, say, where a number is due
+        raise UserError(f"--method-options {' '.join(config.method_options)}: {error}") from error
 
 
 def _own_options(config: Config) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class _Display(Observer):
 
     def tell(self, line: str) -> None:
         """Print a line that stays."""
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def show(self, trainer: Trainer) -> None:
         """Show the numbers of the current epoch so far."""

@@ -5,9 +5,10 @@ are replaced, and the identity that MLflow or W&B gave the run is kept in the ru
 """
 
 import importlib
+import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from torch import Tensor
@@ -20,6 +21,8 @@ from sparseopt.lab.training.tensorboard import TensorBoard
 from sparseopt.lab.training.trainer import Observer, Trainer
 
 Tracker = Literal["tensorboard", "mlflow", "wandb"]
+log = logging.getLogger(__name__)
+
 PROJECT = "sparseopt"
 
 
@@ -58,11 +61,19 @@ class _Tracker(Observer, ABC):
         numbers = {
             name: value for name, value in row.items() if name not in ("epoch", "step") and value is not None
         }
-        self.log(numbers, row["epoch"])
+        self._tell_if_it_fails("epoch", lambda: self.log(numbers, row["epoch"]))
 
     def ended(self) -> None:
         if self._open:
-            self.finish()
+            self._tell_if_it_fails("end", self.finish)
+
+    def _tell_if_it_fails(self, what: str, call: Callable[[], None]) -> None:
+        """A curve that is missing elsewhere is not worth the run."""
+        try:
+            call()
+        except Exception as error:  # of whatever kind the library has
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            log.warning("--tracker %s has not got an %s of %s: %s", self.name, what, self._run.path, reason)
 
     @abstractmethod
     def begin(self, identity: str | None, trainer: Trainer) -> str:

@@ -75,10 +75,10 @@ class Trainer:
 
     def run(self, observers: Sequence[Observer] = ()) -> None:
         """Train to the end."""
-        self._since = time.monotonic()
         try:
             for observer in observers:
                 observer.started(self)
+            self._since = time.monotonic()
             while self.epoch < self.experiment.config.epochs:
                 self._finish_epoch(observers)
         finally:
@@ -112,7 +112,10 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up a run where it was put down."""
         if state.get("format") != FORMAT:
-            raise UserError(f"the checkpoint has format {state.get('format')}; this version reads {FORMAT}")
+            raise UserError(
+                f"the run's checkpoint has format {state.get('format')}, and this version reads {FORMAT}: go on with the version "
+                "that wrote it, or train anew in another folder"
+            )
         try:
             self.experiment.model.load_state_dict(state["model"])
             self.experiment.optimizer.load_state_dict(state["optimizer"])

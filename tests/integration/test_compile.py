@@ -64,14 +64,6 @@ def test_a_compiled_model_trains_as_the_eager_one(
     torch.testing.assert_close(model.state_dict(), eager[0].state_dict(), rtol=1e-9, atol=1e-12)
 
 
-def test_moving_masks_recompiles_nothing() -> None:
-    model, optimizer = build()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        train(compiled, optimizer, optimizer.step)
-    assert optimizer.topology.version == 4
-
-
 def whole_step(optimizer: so.SparseOpt) -> Callable[[], object]:
     """What a user compiles who does not know better: SparseOpt keeps its own part out of the compiler."""
     return torch.compile(optimizer.step, backend="aot_eager")

@@ -136,7 +136,9 @@ def test_memory_is_saved() -> None:
         for _ in range(2):
             model(torch.randn(32, 3, 24, 24)).sum().backward()
         kept[dtype] = kept_bytes(model)
-    assert kept[torch.bfloat16] < kept[torch.float32]
+    assert (
+        kept[torch.bfloat16] < 0.8 * kept[torch.float32]
+    )  # the region's inputs, and gradients, stay float32
 
 
 def test_evaluation_and_dense_gradients_read_what_is_kept() -> None:

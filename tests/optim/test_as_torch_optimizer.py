@@ -158,23 +158,6 @@ def test_the_scaler_unscales_before_and_skips_overflow(build: Build, loss_of: Ca
     assert_equal(parameters_of(scaled[0]), before)
 
 
-def test_accumulated_gradients_are_one_gradient(build: Build) -> None:
-    inputs, targets = torch.randn(16, 12).double(), torch.randn(16, 4).double()
-    results = []
-    for parts in (1, 4):
-        model, topology = build(norm=False)
-        model.double()
-        optimizer = wrap((model, topology), so.RigL(total_steps=80, every=2))
-        for _ in range(6):
-            for x, y in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
-                ((model(x) - y).square().sum() / 16).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        results.append(parameters_of(model))
-    for whole, accumulated in zip(*results, strict=True):
-        torch.testing.assert_close(whole, accumulated, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad(set_to_none: bool, network: Network, train: Train) -> None:
     optimizer = wrap(network)

@@ -13,15 +13,6 @@ import torch
 from torch import Tensor
 
 
-def gradient_flow_invariant(a: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """a^2 - gamma^2 - beta^2: zero for the balanced initialisation, where `a` can shrink to zero but not cross it.
-
-    >>> gradient_flow_invariant(torch.tensor(3.0), torch.tensor(2.0), torch.tensor(1.0))
-    tensor(4.)
-    """
-    return a.square() - gamma.square() - beta.square()
-
-
 def ham_potential(x: Tensor, alpha: float) -> Tensor:
     """F(x) = (alpha |x| - ln(1 + alpha |x|)) / alpha^2, even in x.
 
@@ -34,14 +25,16 @@ def ham_potential(x: Tensor, alpha: float) -> Tensor:
     return torch.where(t < 1e-3, series, (t - t.log1p()) / alpha**2)
 
 
-def ham_invariant(a: Tensor, gamma: Tensor, beta: Tensor, alpha: float) -> Tensor:
-    """F(a) - (gamma^2 + beta^2) / 2."""
-    return ham_potential(a, alpha) - (gamma.square() + beta.square()) / 2
-
-
 def invariant(a: Tensor, gamma: Tensor, beta: Tensor, alpha: float) -> Tensor:
-    """The invariant of the flow with HAM's alpha, on the scale of a^2: for alpha = 0, a^2 - gamma^2 - beta^2."""
-    return 2 * ham_invariant(a, gamma, beta, alpha)
+    """The invariant of the flow with HAM's alpha, on the scale of a^2: for alpha = 0, a^2 - gamma^2 - beta^2.
+
+    Where it is negative the flow may carry `a` through zero; for the balanced start of gradient flow it is zero, and `a` can
+    shrink but not cross.
+
+    >>> invariant(torch.tensor(3.0), torch.tensor(2.0), torch.tensor(1.0), 0.0)
+    tensor(4.)
+    """
+    return 2 * ham_potential(a, alpha) - gamma.square() - beta.square()
 
 
 def norm_radius(a: Tensor, alpha: float, level: float = 0.0) -> Tensor:
@@ -51,8 +44,3 @@ def norm_radius(a: Tensor, alpha: float, level: float = 0.0) -> Tensor:
     single singular point; a negative level opens a neck through which `a` can pass.
     """
     return (2 * ham_potential(a, alpha) - level).sqrt()
-
-
-def can_flip(a: Tensor, gamma: Tensor, beta: Tensor, alpha: float) -> Tensor:
-    """Whether the flow from here may carry `a` through zero: the invariant is negative."""
-    return invariant(a, gamma, beta, alpha) < 0

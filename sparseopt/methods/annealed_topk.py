@@ -26,7 +26,6 @@ from torch import Tensor
 from sparseopt.methods.view import Count, LayerView, Memory, Views
 from sparseopt.methods.weights import TopMethod
 from sparseopt.topology.densities import check_sparsity, share_out
-from sparseopt.topology.layers import Layer
 from sparseopt.topology.nm import rank_in_group
 from sparseopt.topology.selection import take_highest
 
@@ -88,7 +87,7 @@ class AnnealedTopK(TopMethod):
         return {name: Count(0, least[name] + count) for name, count in beyond.items()}
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
-        layer, size = view.layer or Layer("", tuple(view.mask.shape)), view.weight.abs()
+        layer, size = view.shaped, view.weight.abs()
         least = min(self.minimum, count.active // layer.neurons)
         first = layer.from_neurons(rank_in_group(layer.by_neuron(size)) < least)
         return first | take_highest(size, ~first, count.active - int(first.sum()))

@@ -92,12 +92,12 @@ class NM(Method):
         fraction = self.drop_fraction_at(step) if step else 0.0
         counts: dict[str, Count] = {}
         for name, view in views.items():
-            wanted = nm_count(_layer(view), self.n, self.m)
+            wanted = nm_count(view.shaped, self.n, self.m)
             counts[name] = Count(self._moved(view.active(), fraction).keep, wanted)
         return counts
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
-        layer, rule = _layer(view), self.rule
+        layer, rule = view.shaped, self.rule
         if isinstance(rule, GSE) and view.grad is not None:
             view = rule.looked_at(view, count)
         if not has_groups(layer, self.m):
@@ -123,7 +123,3 @@ class NM(Method):
 
 def _never_grows(rule: Method) -> bool:
     return type(rule).grow_score is Method.grow_score
-
-
-def _layer(view: LayerView) -> Layer:
-    return view.layer or Layer("", tuple(view.mask.shape))

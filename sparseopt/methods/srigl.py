@@ -35,7 +35,6 @@ from torch import Tensor
 
 from sparseopt.methods.rigl import RigL
 from sparseopt.methods.view import Count, LayerView, Memory, Views
-from sparseopt.topology.layers import Layer
 from sparseopt.topology.randomness import uniform
 from sparseopt.topology.selection import take_highest, take_lowest
 
@@ -78,13 +77,13 @@ class SRigL(RigL):
             may_have = int(memory.numbers.setdefault(name, active))
             keep = self._moved(active, fraction).keep
             left = int(self._left(view, keep, may_have).sum())
-            fan_in = min(may_have // left, view.mask.numel() // _layer(view).neurons)
+            fan_in = min(may_have // left, view.mask.numel() // view.shaped.neurons)
             dense = active == view.mask.numel()
             counts[name] = Count(active, active) if dense else Count(keep, fan_in * left)
         return counts
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
-        layer = _layer(view)
+        layer = view.shaped
         left = self._left(view, count.keep, count.active)
         fan_in = count.active // int(left.sum())
         kept = take_highest(view.weight.abs(), view.mask, count.keep)
@@ -99,7 +98,7 @@ class SRigL(RigL):
 
     def _left(self, view: LayerView, keep: int, weights: int) -> Tensor:
         """Which neurons are not ablated: no more than there are weights for, and no fewer than can hold them."""
-        layer, active = _layer(view), view.active()
+        layer, active = view.shaped, view.active()
         salient = view.mask & ~take_lowest(view.weight.abs(), view.mask, active - keep)
         if view.grad is not None:
             salient |= take_highest(view.grad.abs(), ~view.mask, active - keep)
@@ -112,10 +111,6 @@ class SRigL(RigL):
         if count != int(left.sum()):  # those with most salient weights
             left = take_highest(found.double(), torch.ones_like(left), count)
         return left
-
-
-def _layer(view: LayerView) -> Layer:
-    return view.layer or Layer("", tuple(view.mask.shape))
 
 
 def _rank(score: Tensor) -> Tensor:

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from sparseopt.methods.view import Count, LayerView, Memory, Views
 from sparseopt.methods.weights import TopMethod
-from sparseopt.topology.layers import Layer
 from sparseopt.topology.nm import check_nm, nm_count, nm_mask
 
 
@@ -54,15 +53,11 @@ class SRSTE(TopMethod):
             raise ValueError(f"decay must not be negative, got {self.decay}")
 
     def counts(self, views: Views, step: int, memory: Memory) -> dict[str, Count]:
-        counts = {name: nm_count(_layer(view), self.n, self.m) for name, view in views.items()}
+        counts = {name: nm_count(view.shaped, self.n, self.m) for name, view in views.items()}
         return {name: Count(0, count) for name, count in counts.items()}
 
     def choose(self, view: LayerView, count: Count) -> Tensor:
-        return nm_mask(view.weight.abs(), _layer(view), self.n, self.m)
+        return nm_mask(view.weight.abs(), view.shaped, self.n, self.m)
 
     def term(self, view: LayerView, step: int) -> Tensor | None:
         return self.decay * view.weight.masked_fill(view.mask, 0)
-
-
-def _layer(view: LayerView) -> Layer:
-    return view.layer or Layer("", tuple(view.mask.shape))

@@ -26,6 +26,11 @@ class LayerView:
     memory: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     lr: float | Tensor = 0.0
 
+    @property
+    def shaped(self) -> Layer:
+        """The layer; where nobody has said, a plain one of the mask's shape."""
+        return self.layer or Layer("", tuple(self.mask.shape))
+
     def active(self) -> int:
         return int(self.mask.sum())
 

@@ -413,7 +413,8 @@ class SparseOpt(OptimizerWrapper):
         self.steps = state["steps"]
         self._waiting = state["waiting"]
         memory = state.get("memory", {})
-        self.memory = Memory(dict(memory.get("numbers", {})), dict(memory.get("layers", {})))
+        layers = {name: dict(tensors) for name, tensors in memory.get("layers", {}).items()}
+        self.memory = Memory(dict(memory.get("numbers", {})), layers)
         self._asleep.load_state_dict(state.get("asleep", {}), self.topology)
         self._settle()
 

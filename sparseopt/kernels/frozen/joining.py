@@ -13,7 +13,8 @@ from torch.fx import Graph, Node
 
 from sparseopt.kernels.frozen.description import Convs, ConvStep, PoolStep, Step
 from sparseopt.kernels.match.effects import effects
-from sparseopt.kernels.match.rewrite import Piece, must_be_called
+from sparseopt.kernels.match.modules import must_be_called
+from sparseopt.kernels.match.rewrite import Piece
 
 Frozen = Piece[Convs]
 

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from sparseopt.kernels.match.convs import RELU, Names
 from sparseopt.kernels.match.effects import unused
-from sparseopt.kernels.match.rewrite import Piece, must_be_called
+from sparseopt.kernels.match.modules import must_be_called
+from sparseopt.kernels.match.rewrite import Piece
 
 
 class LinearActivation(IntEnum):

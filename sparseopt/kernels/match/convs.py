@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from sparseopt.kernels.match.averaging import averaging, pooling_options
 from sparseopt.kernels.match.effects import unused
 from sparseopt.kernels.match.graph import Activation, Conv, Output, Region, Shortcut
-from sparseopt.kernels.match.modules import norm_activation, zero_padding
+from sparseopt.kernels.match.modules import must_be_called, norm_activation, zero_padding
 from sparseopt.kernels.match.mutation import added
-from sparseopt.kernels.match.rewrite import Piece, must_be_called
+from sparseopt.kernels.match.rewrite import Piece
 
 RELU = {F.relu, torch.relu, "relu"}
 ADD = {operator.add, added, torch.add, "add"}

@@ -8,7 +8,8 @@ from torch import nn
 from torch.fx import Node
 
 from sparseopt.kernels.match.graph import Region
-from sparseopt.kernels.match.rewrite import Piece, must_be_called
+from sparseopt.kernels.match.modules import must_be_called
+from sparseopt.kernels.match.rewrite import Piece
 
 FLATTEN = {torch.flatten, "flatten"}
 

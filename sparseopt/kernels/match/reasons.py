@@ -7,7 +7,7 @@ from torch import nn
 from torch.fx import Graph
 
 from sparseopt.kernels.match.convs import supported
-from sparseopt.kernels.match.rewrite import must_be_called, tied_modules
+from sparseopt.kernels.match.modules import must_be_called, tied_modules
 
 HOOKED = "it has hooks, or its weight is made anew at every call"
 

@@ -9,9 +9,6 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from sparseopt.kernels.match.effects import effects
-from sparseopt.kernels.match.modules import must_be_called, tied_modules
-
-__all__ = ["Piece", "extract", "must_be_called", "rewrite", "tied_modules"]
 
 Content = TypeVar("Content")
 

@@ -146,7 +146,7 @@ def train_configs(target: Target, configs: list[Config], options: ReproduceOptio
     """Train those of the configurations that are finished nowhere, under whatever name."""
     found = find(*options.places)
     known = [run for config in configs if (run := found.get(experiment(config)))]
-    finished = [run for run in known if run.state == "finished" and len(run.rows) == run.config.epochs]
+    finished = [run for run in known if run.complete]
     ended = [*finished, *(run for run in known if run.archived and run.state == "diverged")]
     if len(ended) == len(configs):
         return

@@ -72,7 +72,7 @@ def _unfinished(study: Study) -> Iterator[Caution]:
 
 
 def _cut_short(study: Study) -> Iterator[Caution]:
-    runs = [run for run in _in_state(study, "finished") if len(run.rows) != run.config.epochs]
+    runs = [run for run in _in_state(study, "finished") if not run.complete]
     if runs:
         about = [f"{study.names[run.path]}: {len(run.rows)} of {run.config.epochs} epochs" for run in runs]
         yield Caution(

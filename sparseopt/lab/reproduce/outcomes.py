@@ -115,9 +115,7 @@ def collect(grid: Grid, *folders: Path) -> Outcomes:
             for seed in range(grid.scale.seeds if ready else 0)
             if (run := found.get(experiment(grid.config(row, epochs, seed))))
         }
-        done = {
-            seed: run for seed, run in runs.items() if run.state == "finished" and len(run.rows) == epochs
-        }
+        done = {seed: run for seed, run in runs.items() if run.complete}
         begun = {seed: run for seed, run in runs.items() if seed not in done}
         cells[row, epochs] = Cell(row, epochs, grid.scale.seeds, done, begun)
     return Outcomes(grid, cells)
@@ -134,19 +132,15 @@ def by_experiment(runs: Iterable[Run]) -> dict[Hashable, Run]:
     for run in runs:
         key = experiment(run.config)
         known = found.setdefault(key, run)
-        if not _finished(known) and _finished(run):
+        if not known.complete and run.complete:
             found[key] = run
-        elif _finished(known) and _finished(run) and known.last != run.last:
+        elif known.complete and run.complete and known.last != run.last:
             log.warning(
                 "%s and %s train the same and came to different results: the first counts",
                 known.path,
                 run.path,
             )
     return found
-
-
-def _finished(run: Run) -> bool:
-    return run.state == "finished" and len(run.rows) == run.config.epochs
 
 
 def experiment(config: Config) -> Hashable:

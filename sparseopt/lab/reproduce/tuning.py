@@ -144,8 +144,7 @@ def _looked_up(grid: Grid, search: RowSearch, found: Found) -> RowSearch:
         if run is not None and run.state == "diverged":
             tried[candidate] = -math.inf
         else:
-            done = run is not None and run.state == "finished" and len(run.rows) == search.epochs
-            tried[candidate] = accuracy(run) if run is not None and done else None
+            tried[candidate] = accuracy(run) if run is not None and run.complete else None
     return replace(search, tried=tried)
 
 

@@ -56,6 +56,11 @@ class Run:
     """There is no folder: neither weights nor checkpoints."""
 
     @property
+    def complete(self) -> bool:
+        """Do its numbers count? A run that is not over yet, or has lost its last rows, says nothing about its end."""
+        return self.state == "finished" and len(self.rows) == self.config.epochs
+
+    @property
     def last(self) -> Row:
         """The newest metrics; empty before the first epoch is complete."""
         return self.rows[-1] if self.rows else {}

@@ -23,8 +23,8 @@ class Group:
 
     @property
     def finished(self) -> list[Run]:
-        """The runs whose numbers count: one that is not over yet, or has lost its last rows, says nothing about its end."""
-        return [run for run in self.runs if run.state == "finished" and len(run.rows) == run.config.epochs]
+        """The runs whose numbers count."""
+        return [run for run in self.runs if run.complete]
 
 
 def grouped(runs: Sequence[Run], *, apart_from: Sequence[str] = ("seed",)) -> list[Group]:

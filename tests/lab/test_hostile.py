@@ -212,6 +212,13 @@ def damage(folder: Path, chance: random.Random) -> None:
             path.symlink_to(path.name)
 
 
+def another(run: Path, folder: Path, seconds: float) -> Path:
+    """A run of the same settings that is no mere copy, by its time of training."""
+    shutil.copytree(run, folder)
+    RunDir(folder).write_metrics([row | {"seconds": seconds} for row in RunDir(folder).metrics()])
+    return folder
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_damaged_folders_do_not_stop_the_report(
     seed: int, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -219,7 +226,7 @@ def test_damaged_folders_do_not_stop_the_report(
     chance, runs = random.Random(seed), tmp_path / "runs"
     shutil.copytree(run, runs / "good")
     for number in range(50):
-        damage(shutil.copytree(run, runs / f"damaged{number}"), chance)
+        damage(another(run, runs / f"damaged{number}", 100.0 + number), chance)
     found = survey(runs)
     assert any(each.path.name == "good" for each in found.runs)
     assert len(found.runs) + len(found.left_out) <= 51
@@ -234,7 +241,7 @@ def test_names_that_command_a_terminal_or_are_no_text(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(run, tmp_path / "a\x1b[31mred[/]\x07")
-    shutil.copytree(run, Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff")))
+    another(run, Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff")), 100.0)
     (shutil.copytree(run, tmp_path / "c\x1b[2J") / "config.json").write_text("{}")
     assert main(["runs", str(tmp_path)]) == 0
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 0

@@ -49,7 +49,7 @@ int check_convolution() {
   const Image z{aligned<float>(size_t(blocks) * H * O * W * kLanes), blocks, H, O, W, 0};
   const Pattern pattern{start, offset, weight, O * C * 9};
   float *shift = aligned<float>(O), *found = aligned<float>(N * O * H * W);
-  sparseopt_pack(1, image, N, &x);
+  sparseopt_pack(1, image, N, 1, &x);
   int wrong = 0;
   const int tiles = sparseopt_training_tiles(0);
   for (int tile = 0; tile <= tiles; ++tile) {  // and the one for layers whose weights are all active
@@ -74,7 +74,7 @@ int check_linear() {
   float* tiles[2] = {aligned<float>(size_t(padded) * I), aligned<float>(size_t(padded) * O)};
   Linear layer{};
   layer.weights = {start, offset, weight, O * I}, layer.relu = 1, layer.inputs = I, layer.outputs = O;
-  sparseopt_tile_samples(1, x, N, I, padded, tiles[0]);
+  sparseopt_tile_samples(1, x, N, 1, I, padded, tiles[0]);
   sparseopt_chain_forward(1, 1, &layer, padded, tiles);
   sparseopt_untile_samples(1, tiles[1], N, O, padded, found);
   return differences("linear layer", found, wanted, size_t(N) * O);

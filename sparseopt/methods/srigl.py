@@ -35,6 +35,7 @@ from torch import Tensor
 
 from sparseopt.methods.rigl import RigL
 from sparseopt.methods.view import Count, LayerView, Memory, Views
+from sparseopt.topology.nm import rank_in_group
 from sparseopt.topology.randomness import uniform
 from sparseopt.topology.selection import take_highest, take_lowest
 
@@ -88,12 +89,12 @@ class SRigL(RigL):
         fan_in = count.active // int(left.sum())
         kept = take_highest(view.weight.abs(), view.mask, count.keep)
         size = layer.by_neuron(view.weight.abs().masked_fill(~kept, -1))
-        kept = layer.by_neuron(kept) & (_rank(size) < fan_in)
+        kept = layer.by_neuron(kept) & (rank_in_group(size) < fan_in)
         if view.grad is None:
             score = layer.by_neuron(uniform(view.generator, *view.mask.shape).to(view.mask.device))
         else:
             score = layer.by_neuron(view.grad.abs())
-        chosen = _rank(score.masked_fill(kept, float("inf"))) < fan_in
+        chosen = rank_in_group(score.masked_fill(kept, float("inf"))) < fan_in
         return layer.from_neurons(chosen & left.unsqueeze(1))
 
     def _left(self, view: LayerView, keep: int, weights: int) -> Tensor:
@@ -111,8 +112,3 @@ class SRigL(RigL):
         if count != int(left.sum()):  # those with most salient weights
             left = take_highest(found.double(), torch.ones_like(left), count)
         return left
-
-
-def _rank(score: Tensor) -> Tensor:
-    """0 for the highest score of a row, and so on; ties go to the lowest index."""
-    return score.argsort(dim=1, descending=True, stable=True).argsort(dim=1, stable=True)

@@ -23,16 +23,19 @@ log = logging.getLogger(__name__)
 _OWNERS: weakref.WeakKeyDictionary[Optimizer, weakref.ref[object]] = weakref.WeakKeyDictionary()
 
 
-def claim_base(base: Optimizer, owner: object) -> None:
-    """Let one SparseOpt move the weights of an optimizer; refuse a second one while the first is alive."""
+def check_free(base: Optimizer) -> None:
+    """Raise ValueError if another SparseOpt, which is alive, moves the weights of this optimizer."""
     inside = innermost(base)
     before = _OWNERS.get(inside)
-    if before is not None and before() not in (None, owner):
+    if before is not None and before() is not None:
         raise ValueError(
             f"this {type(inside).__name__} is inside another SparseOpt already, and would move its weights twice a step; several "
             "networks under one optimizer have one topology: sparsify(nn.ModuleList([first, second]), ...)"
         )
-    _OWNERS[inside] = weakref.ref(owner)
+
+
+def claim_base(base: Optimizer, owner: object) -> None:
+    _OWNERS[innermost(base)] = weakref.ref(owner)
 
 
 def check_method(method: Method, base: Optimizer, topology: Topology) -> None:

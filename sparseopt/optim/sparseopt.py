@@ -42,6 +42,7 @@ from sparseopt.optim.decay import check_correct_decay, correct_decay
 from sparseopt.optim.factors import factors_now, fixed_factors, sparse_parameters
 from sparseopt.optim.fit import (
     check_follows,
+    check_free,
     check_method,
     check_parameters,
     claim_base,
@@ -111,6 +112,7 @@ class SparseOpt(OptimizerWrapper):
         if clip not in PREPARE:
             raise ValueError(f"clip must be 'active' or 'paper', got {clip!r}")
         check_parameters(base, topology)
+        check_free(base)
         check_method(method, base, topology)
         topology.follow_parameters()
         check_correction(correction, topology)

@@ -1,5 +1,7 @@
 """`sparseopt export` on a run that has just been trained."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from sparseopt.lab.config.recipes import RECIPES
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.export.hub import export_hub
 from sparseopt.lab.export.onnx import export_onnx
+from sparseopt.lab.export.trained import Trained
 from sparseopt.lab.models import Decoder
 from sparseopt.lab.runs.catalogue import Run, find_runs
 from sparseopt.lab.training.experiment import build_model
@@ -104,7 +107,7 @@ def test_a_card_tells_the_data_and_not_where_they_were(trained: tuple[Path, Summ
     own = replace(
         run, config=replace(run.config, data="imagefolder:/home/alice/clinic/patients", model="timm:resnet18")
     )
-    files = export_hub(summary.experiment, own, folder / "own")
+    files = export_hub(Trained.of(summary.experiment), own, folder / "own")
     texts = [path.read_text() for path in files if path.suffix != ".safetensors"]
     assert not any("alice" in text for text in texts)
     (card,) = [text for text in texts if text.startswith("---")]
@@ -138,6 +141,77 @@ def test_the_final_network_of_a_run_carries_its_masks(trained: tuple[Path, Summa
         read(tmp_path / "wrong.safetensors")
 
 
+def moved(folder: Path, to: Path) -> Path:
+    """What somebody keeps of a complete run: no data, no checkpoints."""
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    return to
+
+
+@pytest.mark.parametrize("format", ["safetensors", "onnx", "hub"])
+def test_a_complete_run_needs_neither_its_data_nor_its_checkpoints(
+    trained: tuple[Path, Summary], format: str, tmp_path: Path
+) -> None:
+    if format == "onnx":
+        pytest.importorskip("onnxruntime")
+    folder, summary = trained
+    run = moved(folder, tmp_path / "run")
+    record = json.loads((run / "config.json").read_text())
+    record["config"]["data"] = f"imagefolder:{tmp_path}/gone"
+    (run / "config.json").write_text(json.dumps(record))
+    assert main(["export", str(run), "--format", format, "--out", str(tmp_path / "out")]) == 0
+    assert summary.experiment is not None
+    expected = summary.experiment.model.state_dict()
+    if format != "onnx":
+        contents = read(tmp_path / "out")
+        assert all(torch.equal(contents.state[name], value) for name, value in expected.items())
+
+
+def test_a_dense_run_is_exported_too(tmp_path: Path) -> None:
+    config = replace(RECIPES["digits-mlp"], epochs=1, hidden=(64,), method="dense")
+    train(config, tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), "--format", "hub"]) == 0
+    expected = load_file(tmp_path / "run" / "model.safetensors")
+    found = load_file(tmp_path / "run" / "hub" / "model.safetensors")
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_a_run_that_is_not_complete_is_exported_as_it_stands(
+    trained: tuple[Path, Summary], tmp_path: Path
+) -> None:
+    folder, summary = trained
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "model.safetensors").unlink()
+    assert main(["export", str(tmp_path / "run")]) == 0
+    assert summary.experiment is not None
+    contents = read(tmp_path / "run" / "sparse.safetensors")
+    expected = summary.experiment.model.state_dict()
+    assert all(torch.equal(contents.state[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"input": "3x32x32"}, {"classes": 0}, {"input": []}, {"input": [1, -28, 28]}]
+)
+def test_sizes_that_are_none_are_refused(
+    trained: tuple[Path, Summary], wrong: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = moved(trained[0], tmp_path / "run")
+    record = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**record, **wrong}))
+    assert main(["export", str(run)]) == 2
+    assert "which are no sizes" in capsys.readouterr().err
+
+
+def test_a_network_of_another_size_is_refused(
+    trained: tuple[Path, Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = moved(trained[0], tmp_path / "run")
+    record = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**record, "classes": 11}))
+    assert main(["export", str(run)]) == 2
+    assert "is not the network of" in capsys.readouterr().err
+
+
 def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path)]) == 2
     assert "folder of a run" in capsys.readouterr().err
@@ -151,5 +225,5 @@ def test_a_run_without_a_whole_epoch_has_no_card(trained: tuple[Path, Summary], 
     folder, summary = trained
     assert summary.experiment is not None
     with pytest.raises(UserError, match="has not finished its first epoch"):
-        export_hub(summary.experiment, replace(Run.read(folder), rows=[]), tmp_path / "hub")
+        export_hub(Trained.of(summary.experiment), replace(Run.read(folder), rows=[]), tmp_path / "hub")
     assert not (tmp_path / "hub").exists()

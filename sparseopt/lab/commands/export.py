@@ -10,9 +10,9 @@ from sparseopt.lab.cli.command import run
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.export.hub import export_hub
 from sparseopt.lab.export.onnx import export_onnx
+from sparseopt.lab.export.trained import trained
 from sparseopt.lab.runs.catalogue import Run
 from sparseopt.lab.system.files import make_folder, reporting_write_errors
-from sparseopt.lab.training.restore import restore, with_dense_storage
 
 SUFFIX = {"safetensors": "sparse.safetensors", "onnx": "model.onnx", "hub": "hub"}
 
@@ -28,7 +28,7 @@ def export(
     out: Path | None = None,
     data_dir: Path | None = None,
 ) -> None:
-    """Write the network of a run, as it was at its last checkpoint, to one file.
+    """Write the network of a run to one file; of a run that is not complete, as it was at its last checkpoint.
 
     Args:
         folder: The run.
@@ -36,25 +36,25 @@ def export(
             the dense network with its zeros, for any ONNX runtime; compared with torch before it counts as written. hub: a
             folder for the Hugging Face Hub, with model.safetensors (dense, masks in its metadata), config.json and a model card.
         out: The file, or folder; None: beside the run's other files.
-        data_dir: Folder with the data sets' official files; None: $SPARSEOPT_DATA, else the cache.
+        data_dir: Folder with the data sets' official files, needed if the run is not complete; None: $SPARSEOPT_DATA, else
+            the cache.
     """
-    experiment = with_dense_storage(restore(folder, data_dir=data_dir), data_dir).experiment
+    network = trained(folder, data_dir)
     path = out or folder / SUFFIX[format]
     make_folder(path.parent)
     if format == "onnx":
-        symbols = experiment.data.classes if experiment.config.data == "text" else None
-        deviation = export_onnx(experiment.model, experiment.data.shape, path, symbols=symbols)
+        deviation = export_onnx(network.model, network.shape, path, symbols=network.symbols)
         print(f"{path}: {size(path)}, within {deviation:.1e} of torch")
         return
     if format == "hub":
-        for file in export_hub(experiment, Run.read(folder), path):
+        for file in export_hub(network, Run.read(folder), path):
             print(file)
         return
-    if experiment.topology is None:
+    if network.topology is None:
         raise UserError(f"{folder} is a dense run; its model.safetensors is all there is to pack")
     with reporting_write_errors(path):
-        save(experiment.model, experiment.topology, path)
-    dense = sum(t.numel() * t.element_size() for t in experiment.model.state_dict().values())
+        save(network.model, network.topology, path)
+    dense = sum(t.numel() * t.element_size() for t in network.model.state_dict().values())
     print(f"{path}: {size(path)}, {path.stat().st_size / dense:.1%} of the dense network")
 
 

@@ -12,10 +12,10 @@ from sparseopt.kernels.frozen.file import DENSE_FILE, dense_file
 from sparseopt.lab.config.differences import described
 from sparseopt.lab.config.recipes import short
 from sparseopt.lab.errors import UserError
+from sparseopt.lab.export.trained import Trained
 from sparseopt.lab.runs.catalogue import EXPORTED, Run
 from sparseopt.lab.show.words import duration
 from sparseopt.lab.system.files import reporting_write_errors, write_bytes, write_json
-from sparseopt.lab.training.experiment import Experiment
 
 CARD = """---
 library_name: sparseopt
@@ -49,7 +49,7 @@ engine = so.compile_inference(model, topology)
 """
 
 
-def export_hub(experiment: Experiment, run: Run, folder: Path) -> list[Path]:
+def export_hub(network: Trained, run: Run, folder: Path) -> list[Path]:
     """Write the folder; the files in it."""
     if not run.rows:
         raise UserError(
@@ -57,14 +57,14 @@ def export_hub(experiment: Experiment, run: Run, folder: Path) -> list[Path]:
         )
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        masks = {} if experiment.topology is None else dict(experiment.topology.masks)
-        contents = dense_file(experiment.model.state_dict(), masks, format="pt")
+        masks = {} if network.topology is None else dict(network.topology.masks)
+        contents = dense_file(network.model.state_dict(), masks, format="pt")
     write_bytes(folder / DENSE_FILE, contents)
     settings = replace(run.config, data=_without_path(run.config.data)).to_json()
     write_json(
         folder / "config.json", {"config": settings, "name": run.config.run_name, EXPORTED: __version__}
     )
-    write_bytes(folder / "README.md", card(experiment, run).encode())
+    write_bytes(folder / "README.md", card(network, run).encode())
     return [folder / name for name in (DENSE_FILE, "config.json", "README.md")]
 
 
@@ -74,10 +74,10 @@ def _without_path(data: str) -> str:
     return f"{kind}:{short(data).removeprefix(f'{kind}-')}" if colon else data
 
 
-def card(experiment: Experiment, run: Run) -> str:
+def card(network: Trained, run: Run) -> str:
     """The model card, with the run's own numbers."""
-    config, last, topology = run.config, run.last, experiment.topology
-    weights = sum(p.numel() for p in experiment.model.parameters() if p.dim() > 1)
+    config, last, topology = run.config, run.last, network.topology
+    weights = sum(p.numel() for p in network.model.parameters() if p.dim() > 1)
     return CARD.format(
         name=config.run_name,
         method=config.method,
@@ -98,6 +98,6 @@ def card(experiment: Experiment, run: Run) -> str:
         else "; the weights are of a later checkpoint, the numbers of the last whole epoch",
         seed=config.seed,
         unusual=described(replace(config, data=_without_path(config.data)).unusual()) or "none",
-        shape=experiment.data.shape,
-        classes=experiment.data.classes,
+        shape=network.shape,
+        classes=network.classes,
     )

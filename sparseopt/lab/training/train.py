@@ -160,7 +160,7 @@ def _config_there(run: RunDir) -> Config | None:
 
 
 def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, Any]:
-    """What config.json holds: what is trained, and on what."""
+    """What config.json holds: what is trained, what it reads and tells, and on what."""
     config, topology = experiment.config, experiment.topology
     of_masks: dict[str, Any] = {}  # a dense network has none, and is not another environment for that
     if topology is not None:
@@ -169,6 +169,8 @@ def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, 
     return {
         "config": config.to_json(),
         "name": config.run_name,
+        "input": list(experiment.data.shape),
+        "classes": experiment.data.classes,
         **environment(experiment.device),
         "ranks": experiment.ranks.size,
         "accelerate": accelerate,

@@ -54,7 +54,7 @@ def settle(place: Place) -> torch.device:
             torch.cuda.set_device(device)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(". ")[0]  # torch goes on with every backend there is
         raise UserError(
             f"--device {place.device} cannot be used here ({reason}); try --device cpu"
         ) from error

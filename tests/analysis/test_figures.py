@@ -25,6 +25,14 @@ def test_same_figure_gives_same_files(tmp_path: Path) -> None:
         assert one.read_bytes() == other.read_bytes()
 
 
+def test_a_suffix_chooses_what_is_written(tmp_path: Path) -> None:
+    files = [save(_figure(), tmp_path / f"{name}.svg") for name in ("a", "b")]
+    assert files == [[tmp_path / "a.svg"], [tmp_path / "b.svg"]]
+    first, again = ((tmp_path / f"{name}.svg").read_bytes() for name in ("a", "b"))
+    assert b"<svg" in first
+    assert first == again
+
+
 def test_suffix_is_added_to_names_with_dots(tmp_path: Path) -> None:
     assert [path.name for path in save(_figure(), tmp_path / "lr0.1")] == ["lr0.1.png", "lr0.1.pdf"]
 

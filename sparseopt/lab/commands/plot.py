@@ -1,4 +1,4 @@
-"""`sparseopt plot`: the curves of one run or many, as PNG and PDF."""
+"""`sparseopt plot`: the curves of one run or many, as PNG, PDF or SVG."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def plot(runs: tyro.conf.Positional[tuple[Path, ...]], out: Path | None = None) 
 
     Args:
         runs: Folders of runs, or folders that hold runs, drawn into one picture; a run may be in progress.
-        out: Name of the picture: NAME.png or NAME.pdf, without a suffix both; None: curves in the run's folder, or here for
-            several runs, and for an archived one.
+        out: Name of the picture: NAME.png, NAME.pdf or NAME.svg, without a suffix the first two; None: curves in the run's
+            folder, or here for several runs, and for an archived one.
     """
     if not runs:
         raise UserError("name one or more folders of runs, such as runs")

@@ -27,8 +27,14 @@ from sparseopt.lab.system.files import make_folder, write_bytes
 THEORY: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2.5)), "linewidth": 1.2, "zorder": 1.5}
 """How a prediction is drawn: `axis.plot(x, y, label="theory", **THEORY)`."""
 
-METADATA: dict[str, Any] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}}
-"""The files that a figure is written as, and what keeps the time of writing out of them."""
+METADATA: dict[str, Any] = {
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None},
+    ".svg": {"Date": None},
+}
+"""The files that a figure can be written as, and what keeps the time of writing out of them."""
+BOTH = (".png", ".pdf")
+"""For the screen and for print: what it is written as if nobody says."""
 
 CHARACTERS_PER_INCH = 14
 ROOM_FOR_LEGEND = 0.4  # inches, that a figure has below its axes anyway
@@ -147,12 +153,12 @@ def put_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], co
 
 
 def save(figure: Figure, path: str | Path) -> list[Path]:
-    """Write the figure as PNG and PDF, or as one of them if `path` ends in its suffix. Same figure, same bytes."""
+    """Write the figure as PNG and PDF, or as what the suffix of `path` says. Same figure, same bytes."""
     path = Path(path)
     make_folder(path.parent)
     chosen = path.suffix.lower() in METADATA
-    files = [path] if chosen else [path.with_name(path.name + suffix) for suffix in METADATA]
-    with style():
+    files = [path] if chosen else [path.with_name(path.name + suffix) for suffix in BOTH]
+    with style(), matplotlib.rc_context({"svg.hashsalt": "sparseopt"}):
         for file in files:
             suffix, buffer = file.suffix.lower(), io.BytesIO()
             figure.savefig(buffer, format=suffix[1:], metadata=METADATA[suffix])

@@ -10,7 +10,7 @@ from sparseopt.lab.cli.command import run
 from sparseopt.lab.cli.completion import Options, OptionsFound, bash, collecting
 from sparseopt.lab.config.recipes import RECIPES
 
-WITH_RECIPES = ("train", "sweep")
+WITH_RECIPES = ("train", "sweep", "flops")
 
 
 def main(argv: list[str]) -> int:

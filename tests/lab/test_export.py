@@ -166,6 +166,16 @@ def test_a_complete_run_needs_neither_its_data_nor_its_checkpoints(
         assert all(torch.equal(contents.state[name], value) for name, value in expected.items())
 
 
+def test_a_run_that_kept_its_small_file_alone_names_it(
+    trained: tuple[Path, Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = moved(trained[0], tmp_path / "run")
+    assert main(["export", str(run)]) == 0
+    (run / "model.safetensors").unlink()
+    assert main(["export", str(run), "--format", "hub"]) == 2
+    assert f"its network is {run / 'sparse.safetensors'}" in capsys.readouterr().err.replace("\n", "")
+
+
 def test_a_dense_run_is_exported_too(tmp_path: Path) -> None:
     config = replace(RECIPES["digits-mlp"], epochs=1, hidden=(64,), method="dense")
     train(config, tmp_path / "run")

@@ -24,8 +24,9 @@ def restore(path: Path, *, data_dir: Path | None = None, device: torch.device | 
     storage = read_json(run.config_file).get("storage")
     trainer = Trainer(build(read_config(run.config_file), storage=storage, **place))
     state = run.checkpoints.load(trainer.experiment.device)
-    if state is None and run.model_file.exists():
-        raise UserError(f"{path} is complete, and its checkpoints are gone; its network is {run.model_file}")
+    kept = next((file for file in (run.model_file, run.packed_file) if file.exists()), None)
+    if state is None and kept is not None:
+        raise UserError(f"{path} is complete and has no checkpoints; its network is {kept}")
     if state is None:
         raise UserError(f"{path} has no checkpoint yet; train for longer")
     trainer.load_state_dict(state)

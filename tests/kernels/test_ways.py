@@ -13,7 +13,7 @@ from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.description import Convs
 from sparseopt.kernels.frozen.groups import group_of, groupable
 from sparseopt.kernels.frozen.layouts import Cut, Layout, layouts
-from sparseopt.kernels.frozen.program import extents_of
+from sparseopt.kernels.frozen.program import FrozenProgram, extents_of
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.measurements import Measurements
@@ -80,9 +80,9 @@ def test_every_tile_and_every_block_gives_the_same_bits(
         assert torch.equal(region(x)[0], expected), (tile, block)
 
 
-def in_groups(layout: Layout, content: Convs) -> Layout:
+def in_groups(layout: Layout, content: Convs, narrow: int = 0) -> Layout:
     """Whatever can lie in groups does."""
-    return replace(layout, grouped=tuple(sorted(groupable(content))))
+    return replace(layout, grouped=tuple(sorted(groupable(content))), narrow=narrow)
 
 
 def same_on_several_threads(content: Convs, layout: Layout, x: Tensor) -> None:
@@ -123,8 +123,8 @@ def test_groups_of_columns_give_the_same_bits_on_several_threads(
     model = Net()
     engine = so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))
     content = region_of(engine).content
-    for samples in (1, 2, 5):
-        same_on_several_threads(content, in_groups(layout, content), torch.randn(samples, 3, *size))
+    for samples, narrow in ((1, 0), (2, size[1]), (5, size[1] // 2)):  # none, all, the coarser ones
+        same_on_several_threads(content, in_groups(layout, content, narrow), torch.randn(samples, 3, *size))
 
 
 def test_a_mean_over_groups_of_columns_is_the_same() -> None:
@@ -179,6 +179,30 @@ def test_what_1_x_1_convolutions_read_lies_in_groups_where_it_does_not_fit_the_c
     assert reads["last"] == (0, 0)
 
 
+def test_groups_are_tried_wide_and_narrow_in_all_but_the_finest_images() -> None:
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 16, 1), nn.ReLU()),
+        *(nn.Conv2d(16, 256, 3, 2, 1), nn.ReLU(), nn.Conv2d(256, 16, 1), nn.ReLU()),
+        *(nn.Conv2d(16, 1024, 3, 2, 1), nn.ReLU(), nn.Conv2d(1024, 16, 1), nn.ReLU(), nn.Conv2d(16, 8, 3)),
+    )
+    content = region_of(so.compile_inference(model, so.sparsify(model, 0.9, distribution="uniform"))).content
+    extents = extents_of(content, [(112, 112)])
+    wide, narrow = layouts(content, extents, 1, 8)
+    assert (wide.narrow, narrow.narrow) == (0, 56)
+    groups = [
+        [
+            read
+            for step, (read, _) in zip(
+                content.learned(), FrozenProgram(content, extents, each).groups, strict=True
+            )
+            if step.kernel == (1, 1)
+        ]
+        for each in (wide, narrow)
+    ]
+    widest = max(tile.columns for tile in operators().tiles(8) if tile.rows == 1)  # a level may have none of 14
+    assert groups == ([[14, 14, 14], [14, 8, 7]] if widest >= 14 else [[8, 8, 7], [8, 8, 7]])
+
+
 def test_an_image_that_comes_in_is_read_in_rows() -> None:
     model = nn.Sequential(nn.Conv2d(64, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3))
     content = region_of(so.compile_inference(model, so.sparsify(model, 0.6, distribution="uniform"))).content
@@ -186,11 +210,25 @@ def test_an_image_that_comes_in_is_read_in_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "group"), [(112, 14), (28, 14), (7, 7), (16, 8), (24, 8), (12, 4), (49, 7), (3, 4)]
+    ("columns", "most", "group"),
+    [
+        *(
+            (112, 14, 14),
+            (28, 14, 14),
+            (7, 14, 7),
+            (16, 14, 8),
+            (24, 14, 8),
+            (12, 14, 4),
+            (49, 14, 7),
+            (3, 14, 4),
+        ),
+        *((56, 8, 8), (28, 8, 7), (14, 8, 7), (12, 8, 4)),
+    ],
 )
-def test_groups_are_as_wide_as_tiles(columns: int, group: int) -> None:
+def test_groups_are_as_wide_as_tiles(columns: int, most: int, group: int) -> None:
     sizes = ((1, 4), (2, 4), (1, 7), (1, 8), (4, 2), (2, 7), (1, 14))
-    assert group_of(columns, [TileSize(0, *size, direct=(1,)) for size in sizes]) == group
+    tiles = [TileSize(0, *size, direct=(1,)) for size in sizes]
+    assert group_of(columns, tiles, most) == group
 
 
 def test_a_single_small_image_fills_sixteen_lanes() -> None:

@@ -24,14 +24,25 @@
 
 namespace sparseopt {
 
-// How the lanes are shared out. `height` and `width` are the image's; a plane's rows and its width are those of a patch.
+// How the lanes are shared out. `height` and `width` are the image's; a plane's rows and its width are those of a patch. What a lane
+// holds is asked for lane by lane at every layer, and is known from a table: divisions took a fifth of a small image's time.
 struct Bands {
   int count, strips;  // bands a sample, strips a band
   int height, width;
 
+  Bands(int count, int strips, int height, int width) : count(count), strips(strips), height(height), width(width) {
+    for (int lane = 0; lane < kMostLanes; ++lane)
+      sample_[lane] = int8_t(lane / lanes()), band_[lane] = int8_t(lane / strips % count), strip_[lane] = int8_t(lane % strips);
+  }
+
   int lanes() const { return count * strips; }  // of a sample
-  int band(int lane) const { return lane / strips % count; }
-  int strip(int lane) const { return lane % strips; }
+  int sample(int lane) const { return sample_[lane]; }
+  int band(int lane) const { return band_[lane]; }
+  int strip(int lane) const { return strip_[lane]; }
+
+ private:
+  static constexpr int kMostLanes = 16;
+  int8_t sample_[kMostLanes], band_[kMostLanes], strip_[kMostLanes];
 };
 
 template <int L>
@@ -71,7 +82,7 @@ template <int L, class F>
 int images_at(F* images, int samples, const Bands& bands, const Plane<L>& x, int h, int c, F** at) {
   int columns = x.width;
   for (int lane = 0; lane < L; ++lane) {
-    const int row = image_row(bands, x, lane, h), sample = lane / bands.lanes(), own = image_columns(bands, x, lane);
+    const int row = image_row(bands, x, lane, h), sample = bands.sample(lane), own = image_columns(bands, x, lane);
     const bool inside = row >= 0 && own > 0 && sample < samples;
     at[lane] = inside ? images + ((int64_t(sample) * x.channels + c) * bands.height + row) * bands.width + bands.strip(lane) * x.width
                       : nullptr;
@@ -245,43 +256,6 @@ void surround(const Plane<L>& x, const Bands& bands, const Part& part) {
     clear_around(x, part, -border, 0, left, right);
     clear_around(x, part, x.rows, x.rows + border, left, right);
   }
-}
-
-// A value of images cut into `from` bands, to be one share of a value of Ratio times as many images in as many times fewer bands: what
-// was a band is then a part of one, and the lanes of one part lie side by side.
-//
-//   8 lanes, Ratio 2         from   row r          band  0  1  2  3  4  5  6  7
-//                            to     row r          band  0  2  4  6  in lanes 4 * share ...
-//                                   row rows + r         1  3  5  7
-template <int L, int Ratio, int Part_ = 0>
-void recut_vector(const float* from, float* to, int64_t part) {
-  if constexpr (Part_ < Ratio) {
-    Simd<L>::template store_every<Ratio, Part_>(to + Part_ * part, Simd<L>::load(from));
-    recut_vector<L, Ratio, Part_ + 1>(from, to, part);
-  }
-}
-
-template <int L, int Ratio>
-void recut_by(const Plane<L>& from, const Plane<L>& to, int share, const Part& part) {
-  for (int h = 0; h < from.rows; ++h)
-    for (int w = part.first_column, end; w < part.last_column; w = end) {
-      end = from.run_end(w, to.run_end(w, part.last_column));
-      for (int c = part.first_channel; c < part.last_channel; ++c) {
-        const float* read = from.at(h, c, w);
-        float* made = to.at(h, c, w) + share * (L / Ratio);
-        for (int i = 0; i < (end - w) * L; i += L) recut_vector<L, Ratio>(read + i, made + i, from.rows * to.row);
-      }
-    }
-}
-
-template <int L>
-void recut(const Plane<L>& from, const Plane<L>& to, int ratio, int share, const Part& part) {
-  if (ratio == 2) return recut_by<L, 2>(from, to, share, part);
-  if (ratio == 4) return recut_by<L, 4>(from, to, share, part);
-  if constexpr (L >= 8)
-    if (ratio == 8) return recut_by<L, 8>(from, to, share, part);
-  if constexpr (L >= 16)
-    if (ratio == 16) return recut_by<L, 16>(from, to, share, part);
 }
 
 }  // namespace sparseopt

@@ -75,23 +75,25 @@ class Layer {
     return part_of(y.width, y.channels, size_.columns, share_columns, member, [&](int c) { return conv.pool ? c : per_channel_[c]; });
   }
 
-  void run(const Plane<L>& x, const Plane<L>& y, const Plane<L>& shortcut, const Part& part) const {
-    if (conv.pool) return pool(x, y, part);
+  // `y` has as many rows as are computed, times the ratio of `recut`.
+  void run(const Plane<L>& x, const Plane<L>& y, const Plane<L>& shortcut, const Part& part, const Recut& recut) const {
+    const int rows = y.rows / recut.ratio;
+    if (conv.pool) return pool(x, y, part, recut);
     const int S = int(conv.stride), blocks = int((conv.weights.in + block_ - 1) / block_);
     const int64_t T = conv.shortcut_stride;
     Tile t{};
     t.offset = lists_.offset.data(), t.value = lists_.value.data(), t.bias = conv.bias;
     t.first_channel = part.first_channel, t.last_channel = part.last_channel, t.relu = conv.relu != 0;
-    t.y_row = y.row, t.y_channel = y.channel;
+    t.y_row = y.row, t.y_channel = y.channel, t.recut = recut;
     t.shortcut_row = T * shortcut.row, t.shortcut_channel = shortcut.channel, t.shortcut_column = T * L;
     t.shortcut_offset = int(conv.shortcut_offset), t.shortcut_channels = shortcut.channels;
     t.partial = blocks > 1 ? scratch<Use::output_rows>().get<float>(size_t(y.channels) * size_.rows * size_.columns * L) : nullptr;
     float* copy = copies_ ? scratch<Use::input_rows>().get<float>(copied()) : nullptr;
     t.x_row = copies_ ? int64_t(S) * phases_ * half_ * L : S * x.row;
-    for (int h = 0; h < y.rows; h += size_.rows)
+    for (int h = 0; h < rows; h += size_.rows)
       for (int w = part.first_column; w < part.last_column; w += t.columns) {
-        t.rows = std::min(size_.rows, y.rows - h), t.columns = columns(x, y, shortcut, w, part.last_column);
-        t.y = y.at(h, 0, w);
+        t.rows = std::min(size_.rows, rows - h), t.columns = columns(x, y, shortcut, w, part.last_column);
+        t.y = y.at(h, 0, w) + recut.first_lane<L>();
         t.shortcut = shortcut.origin ? shortcut.at(h * T, 0, w * int(T)) : nullptr;
         t.x = copies_ ? copy : x.at(int64_t(h) * S, 0, w * S);
         for (int b = 0; b < blocks; ++b) {
@@ -129,17 +131,20 @@ class Layer {
     t.ahead_step = (t.ahead_end - t.ahead + channels * kLine - 1) / (channels * kLine) * kLine;
   }
 
-  void pool(const Plane<L>& x, const Plane<L>& y, const Part& part) const {
+  void pool(const Plane<L>& x, const Plane<L>& y, const Part& part, const Recut& recut) const {
     using V = Simd<L>;
     const auto S = conv.stride;
-    for (int h = 0; h < y.rows; ++h)
+    for (int h = 0; h < y.rows / recut.ratio; ++h)
       for (int c = part.first_channel; c < part.last_channel; ++c)
         for (int w = part.first_column; w < part.last_column; ++w) {
           const float* from = x.at(h * S - conv.padding_rows, c, w * S - conv.padding_columns);
           auto most = V::load(from);
           for (int r = 0; r < conv.weights.height; ++r)
             for (int i = 0; i < conv.weights.width; ++i) most = V::larger(most, V::load(from + r * x.row + i * L));
-          V::store(y.at(h, c, w), most);
+          float* to = y.at(h, c, w) + recut.first_lane<L>();
+          alignas(64) float made[L];
+          V::store(recut.ratio > 1 ? made : to, most);
+          if (recut.ratio > 1) store_recut<L>(recut, made, 0, to, 0, 1, 1);
         }
   }
 
@@ -166,8 +171,9 @@ class Layer {
       if (conv.stride == 1)
         for (int i = first; i < last; ++i) V::store(to + i * L, V::load(from + (i - first) * L));
       else
-        for (int i = first; i < last; ++i)
-          if (i % 2 < phases_) V::store(to + (i % 2 * half_ + i / 2) * L, V::load(from + (i - first) * L));
+        for (int phase = 0; phase < phases_; ++phase)
+          for (int i = first + (first + phase) % 2; i < last; i += 2)
+            V::store(to + (phase * half_ + i / 2) * L, V::load(from + (i - first) * L));
   }
 
   void clear(int first, int last, int channels, float* to) const {

@@ -23,10 +23,10 @@ struct Output {
   }
 };
 
-// Layers that run with images cut in one way, up to `end`; `bands` is the number of lanes a sample has there. Coarse images are cut into fewer bands: what earlier segments have made of
-// several groups of samples, in slot `from`, is put together in slot `to`, and read by the first layer of this one.
+// Layers that run with images cut in one way, up to `end`; `bands` is the number of lanes a sample has there. Coarse images are cut into
+// fewer bands: what the last layer of a segment makes of several groups of samples it writes together, cut as the next one reads it.
 struct Segment {
-  int64_t end, bands, from, to;
+  int64_t end, bands;
 };
 
 struct Tables {
@@ -64,7 +64,10 @@ class NetworkOf : public Network {
   explicit NetworkOf(const Tables& t)
       : floats_(t.floats), segments_(t.segments, t.segments + t.segment_count), slots_(t.slots, t.slots + t.slot_count),
         inputs_(t.inputs, t.inputs + t.input_count), outputs_(t.outputs, t.outputs + t.output_count), owner_(arenas().new_owner()) {
+    for (const Slot& each : slots_) bands_.emplace_back(int(each.bands), int(each.strips), int(each.height), int(each.width));
     for (int64_t i = 0; i < t.layer_count; ++i) layers_.emplace_back(t.layers[i]);
+    ratios_.assign(layers_.size(), 1);
+    for (size_t i = 1; i < segments_.size(); ++i) ratios_[segments_[i - 1].end - 1] = int(segments_[i - 1].bands / segments_[i].bands);
     for (size_t i = 0; i < layers_.size(); ++i) choose(i, Way{});
     for (const Output& each : outputs_) heads_.emplace_back(each.weights, each.bias);
     slack_ = slack();
@@ -80,7 +83,7 @@ class NetworkOf : public Network {
     double best = 1e9;
     for (int64_t i = 0; i < runs; ++i) {
       const double start = seconds_computed();
-      run_layer(layers_[layer], arena.get(), Member{});
+      run_layer(layer, arena.get(), Member{}, 0);
       best = std::min(best, seconds_computed() - start);
     }
     return best;
@@ -90,7 +93,7 @@ class NetworkOf : public Network {
     const int64_t together = samples_of(segments_.size() - 1), groups = (samples + together - 1) / together, threads = num_threads();
     const auto run_group = [&](int64_t group, float* arena, const Member& member) {
       const int64_t first = group * together;
-      run_segment(segments_.size() - 1, images, first, int(std::min(together, samples - first)), arena, member);
+      run_segment(segments_.size() - 1, images, first, int(std::min(together, samples - first)), arena, member, 0);
       if (member.number == 0) write_all(first, int(std::min(together, samples - first)), arena, results);
     };
     if (4 * groups <= 3 * threads) {  // too few to go round: all threads on one group after the other
@@ -110,10 +113,7 @@ class NetworkOf : public Network {
   Plane<L> plane(int64_t slot, float* arena) const {
     return slot < 0 ? Plane<L>{} : slots_[slot].template plane<L>(arena ? arena + slack_ : nullptr);
   }
-  Bands bands_of(int64_t slot) const {
-    const Slot& s = slots_[slot];
-    return {int(s.bands), int(s.strips), int(s.height), int(s.width)};
-  }
+  const Bands& bands_of(int64_t slot) const { return bands_[slot]; }
   int64_t samples_of(size_t segment) const { return L / segments_[segment].bands; }
 
   // Floats around the slots: a tile that reaches beyond its image reads what is there, to no effect.
@@ -138,46 +138,44 @@ class NetworkOf : public Network {
     return int(std::max<int64_t>(1, work / (kWorth * std::max<int64_t>(1, layers_.size()))));
   }
 
-  void run_layer(const Layer<L>& layer, float* arena, const Member& member) const {
+  // `share`: the samples' number among those that lie together behind the next cut.
+  void run_layer(int64_t number, float* arena, const Member& member, int share) const {
+    const Layer<L>& layer = layers_[number];
     const Conv& conv = layer.conv;
     const Plane<L> y = plane(conv.output, arena);
-    const Bands bands = bands_of(conv.output);
+    const Bands& bands = bands_of(conv.output);
     const Part part = layer.part(y, bands.strips == 1, member);
-    layer.run(plane(conv.input, arena), y, plane(conv.shortcut, arena), part);
+    const int ratio = ratios_[number];
+    const Recut recut = ratio == 1 ? Recut{} : Recut{ratio, share, y.rows / ratio * y.row};
+    layer.run(plane(conv.input, arena), y, plane(conv.shortcut, arena), part, recut);
+    if (ratio == 1) finish(y, bands, part);
+  }
+
+  static void finish(const Plane<L>& y, const Bands& bands, const Part& part) {
     clear_beyond(y, bands, part);
     surround(y, bands, part);
   }
 
   // All layers up to the segment's last, for as many samples as it takes together, or fewer.
-  void run_segment(size_t segment, const float* const* images, int64_t first, int samples, float* arena, const Member& member) const {
+  void run_segment(size_t segment, const float* const* images, int64_t first, int samples, float* arena, const Member& member,
+                   int share) const {
+    int64_t begin = 0;
     if (segment == 0) {
       read(images, first, samples, arena, member);
     } else {
       const int each = int(samples_of(segment - 1));
-      for (int share = 0; share * each < samples; ++share) {
-        run_segment(segment - 1, images, first + share * each, std::min(each, samples - share * each), arena, member);
-        join(segment, share, arena, member);
-        member.wait();
-      }
-      const Plane<L> x = plane(segments_[segment].to, arena);
-      surround(x, bands_of(segments_[segment].to), join_part(x, member));
+      for (int i = 0; i * each < samples; ++i)
+        run_segment(segment - 1, images, first + i * each, std::min(each, samples - i * each), arena, member, i);
+      begin = segments_[segment - 1].end;
+      const int64_t joined = layers_[begin - 1].conv.output;
+      const Plane<L> x = plane(joined, arena);
+      finish(x, bands_of(joined), part_of(x.width, x.channels, 1, true, member, [](int c) { return c; }));
       member.wait();
     }
-    for (int64_t i = segment ? segments_[segment - 1].end : 0; i < segments_[segment].end; ++i) {
-      run_layer(layers_[i], arena, member);
+    for (int64_t i = begin; i < segments_[segment].end; ++i) {
+      run_layer(i, arena, member, share);
       member.wait();
     }
-  }
-
-  // What the segment before has made, as one share of what this one reads.
-  void join(size_t segment, int share, float* arena, const Member& member) const {
-    const Segment& s = segments_[segment];
-    const Plane<L> to = plane(s.to, arena);
-    recut(plane(s.from, arena), to, int(segments_[segment - 1].bands / s.bands), share, join_part(to, member));
-  }
-
-  static Part join_part(const Plane<L>& x, const Member& member) {
-    return part_of(x.width, x.channels, 1, true, member, [](int c) { return c; });
   }
 
   void read(const float* const* images, int64_t first, int samples, float* arena, const Member& member) const {
@@ -213,7 +211,9 @@ class NetworkOf : public Network {
   int64_t floats_, slack_ = 0;
   std::vector<Segment> segments_;
   std::vector<Slot> slots_;
+  std::vector<Bands> bands_;  // of the slots
   std::vector<Layer<L>> layers_;
+  std::vector<int> ratios_;      // of the layers: to how many times fewer bands their output is cut
   std::vector<int64_t> inputs_;  // slots
   std::vector<Output> outputs_;
   std::vector<SingleLinear> heads_;  // one an output, empty where there is none

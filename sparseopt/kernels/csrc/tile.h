@@ -7,6 +7,7 @@
 #pragma once
 #include <algorithm>
 
+#include "recut.h"
 #include "simd.h"
 
 namespace sparseopt {
@@ -25,6 +26,7 @@ struct Tile {
   float* y;
   int64_t y_row, y_channel;
   int rows, columns;      // of the tile that exist: a tile may reach beyond the image
+  Recut recut;            // of the output
   const float* shortcut;  // null: none
   int64_t shortcut_row, shortcut_channel, shortcut_column;
   int shortcut_offset, shortcut_channels;
@@ -33,6 +35,7 @@ struct Tile {
 };
 
 constexpr int64_t kLine = 16;  // floats of a cache line
+constexpr int kChannelsAhead = 4;  // of the one at work, whose place among other shares is asked for
 
 // S: vectors from one column of the tile to the next. Scale: floats that an offset counts.
 template <int L, int TH, int TW, int S, int Scale>
@@ -50,6 +53,13 @@ void convolve(const Tile& tile) {
   const float* ahead = t.ahead;
   for (int o = t.first_channel; o < t.last_channel; ++o) {
     for (const float* end = std::min(ahead + t.ahead_step, t.ahead_end); ahead < end; ahead += kLine) __builtin_prefetch(ahead, 0, 2);
+    if (t.last_block && t.recut.ratio > 1) {  // half-written lines of another time: they are far away
+      const float* soon = t.y + std::min(o + kChannelsAhead, t.last_channel - 1) * t.y_channel;
+      for (int part = 0; part < t.recut.ratio; ++part)
+        for (int i = 0; i < TH; ++i)
+#pragma GCC unroll 16
+          for (int j = 0; j < TW * L; j += kLine) __builtin_prefetch(soon + part * t.recut.part + i * t.y_row + j, 1, 2);
+    }
     Vec acc[TH][TW];
     float* partial = t.partial + int64_t(o) * (TH * TW * L);
     if (t.first_block) {
@@ -87,7 +97,11 @@ void convolve(const Tile& tile) {
     }
     if (t.relu) each([&](int i, int j) SPARSEOPT_LAMBDA { acc[i][j] = V::relu(acc[i][j]); });
     float* y = t.y + o * t.y_channel;
-    if (whole) {
+    if (t.recut.ratio > 1) {
+      alignas(64) float made[TH * TW * L];
+      each([&](int i, int j) SPARSEOPT_LAMBDA { V::store(made + (i * TW + j) * L, acc[i][j]); });
+      store_recut<L>(t.recut, made, TW * L, y, t.y_row, t.rows, t.columns);
+    } else if (whole) {
       each([&](int i, int j) SPARSEOPT_LAMBDA { V::store(y + i * t.y_row + j * L, acc[i][j]); });
     } else {
       each([&](int i, int j) SPARSEOPT_LAMBDA {

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from sparseopt.kernels.frozen.bands import Extents, Patches, choose_patches, waste
 from sparseopt.kernels.frozen.description import Convs, ConvStep, reads
-from sparseopt.kernels.frozen.groups import groupable, read_as_runs, with_sums
+from sparseopt.kernels.frozen.groups import NARROW, WIDE, groupable, read_as_runs, with_sums
 
 IN_VAIN = 1.03  # of the work, that is not worth another cut
 CACHE = 2**19  # bytes of a value that stay near
@@ -28,13 +28,18 @@ class Cut:
 @dataclass(frozen=True)
 class Layout:
     """Vectors of `lanes` floats; a sample has `bands` times `strips` of them (see `csrc/bands.h`), until a cut says
-    otherwise. Cuts are between bands alone. `grouped`: the values whose columns lie in groups (see `groups.py`)."""
+    otherwise. Cuts are between bands alone. `grouped`: the values whose columns lie in groups, narrow
+    ones where there are at most `narrow` columns (see `groups.py`)."""
 
     lanes: int
     bands: int
     cuts: tuple[Cut, ...] = ()
     strips: int = 1
     grouped: tuple[int, ...] = ()
+    narrow: int = 0
+
+    def widest_group(self, columns: int) -> int:
+        return NARROW if columns <= self.narrow else WIDE
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,14 @@ def layouts(convs: Convs, extents: Extents, samples: int, lanes: int) -> list[La
     plain = Layout(lanes, patches.bands, strips=patches.strips)
     cut = _with_cuts(convs, extents, lanes) if 2 * samples >= lanes else None
     found = [plain] if cut is None else [cut, plain]
-    return [replace(each, grouped=_far(convs, extents, each)) for each in found]
+    return [grouped for each in found for grouped in _with_groups(convs, extents, each)]
+
+
+def _with_groups(convs: Convs, extents: Extents, layout: Layout) -> list[Layout]:
+    """With groups that are wide everywhere, and with narrow ones in all but the finest images."""
+    far = _far(convs, extents, layout)
+    widths = sorted({extents[value].width for value in far})
+    return [replace(layout, grouped=far, narrow=narrow) for narrow in (0, *widths[-2:-1])]
 
 
 def _far(convs: Convs, extents: Extents, layout: Layout) -> tuple[int, ...]:

@@ -69,19 +69,16 @@ class FrozenProgram:
         self._kept: list[Tensor] = []
         self._left = convs.uses()
         # What is put together for a segment from several groups of samples is there while earlier segments run.
-        joined = [self._take_joined(segment) for segment in self.segments[1:]]
+        self._joined = dict(self._take_joined(segment) for segment in self.segments[1:])
         self._begin(self.segments[0])
         inputs = [self._take(value) for value in range(len(convs.inputs))]
         layers: list[FrozenConv] = []
-        tables = [Segment(self._add_layers(self.segments[0], layers), self.segments[0].patches.count, -1, -1)]
-        for number, segment in enumerate(self.segments[1:]):
-            (value,) = handed_on(convs, segment.first)
-            source, self._slot[value] = self._slot[value], joined[number]
-            self._arena.keep(joined[number:])
-            self._begin(segment)
-            tables.append(
-                Segment(self._add_layers(segment, layers), segment.patches.count, source, joined[number])
-            )
+        tables: list[Segment] = []
+        for number, segment in enumerate(self.segments):
+            if number:
+                self._arena.keep(list(self._joined.values())[number - 1 :])
+                self._begin(segment)
+            tables.append(Segment(self._add_layers(segment, layers), segment.patches.count))
         ends = [self._end(end) for end in convs.ends]
         if self._arena.floats >= LARGEST:
             raise MemoryError(f"the region takes {self._arena.floats:,} numbers at once")
@@ -93,10 +90,11 @@ class FrozenProgram:
         """Of a step."""
         return next(each.patches for each in self.segments if number < each.last)
 
-    def _take_joined(self, segment: LayoutSegment) -> int:
+    def _take_joined(self, segment: LayoutSegment) -> tuple[int, int]:
+        """The value that a segment begins with, which the last step before it makes, and its slot."""
         (value,) = handed_on(self.convs, segment.first)
         self._begin(segment)
-        return self._take(value)
+        return value, self._take(value)
 
     def _begin(self, segment: LayoutSegment) -> None:
         """The forms of the values of a segment."""
@@ -111,12 +109,16 @@ class FrozenProgram:
             )
 
     def _group(self, value: int, columns: int) -> int:
-        return group_of(columns, operators().tiles(self.layout.lanes)) if value in self.layout.grouped else 0
+        if value not in self.layout.grouped:
+            return 0
+        return group_of(columns, operators().tiles(self.layout.lanes), self.layout.widest_group(columns))
 
     def _add_layers(self, segment: LayoutSegment, layers: list[FrozenConv]) -> int:
         """Gives every value its slot, as long as it is needed. The number of layers so far."""
         for step in self.convs.steps[segment.first : segment.last]:
-            if not self._in_place(step):
+            if step.output in self._joined:
+                self._slot[step.output] = self._joined[step.output]
+            elif not self._in_place(step):
                 self._take(step.output)
             layers.append(self._layer(step))
             self.made.append((self._form[step.output].rows, self._form[step.output].columns))

@@ -18,7 +18,7 @@ from sparseopt.kernels.native.network import TileSize
 
 WASTE = 1.35  # a tile may compute this much beyond the image, compared with the one that fits best
 # Bytes of input that a block of channels has, about a first-level cache.
-BLOCKS = (12_000, 24_000, 48_000, 96_000)
+BLOCKS = (12_000, 24_000, 32_000, 40_000, 48_000, 96_000)
 WIDE = 14  # vectors of a tile that need more than 16 registers
 FINALISTS = 5  # ways that take turns, at most
 CLOSE = 1.4  # times the shortest time that is not worth a turn

@@ -90,7 +90,7 @@ class Slot(Structure):
 class Segment(Structure):
     """Layers of a frozen region, up to `end`, that run with images cut in one way."""
 
-    _fields_ = (("end", Integer), ("bands", Integer), ("source", Integer), ("target", Integer))
+    _fields_ = (("end", Integer), ("bands", Integer))
 
 
 class FrozenOutput(Structure):

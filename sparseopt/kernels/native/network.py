@@ -110,9 +110,9 @@ class Network(_Handle):
                 self._outputs.append((each.weights.out,))
             else:
                 self._outputs.append((channels,) if each.mean else (channels, height, width))
+        _check_segments(segments, layers, slots, lanes)
         for layer in layers:
             _check_layer(layer, slots)
-        _check_segments(segments, slots, len(layers), lanes)
         tables = Tables(
             *(lanes, floats, len(segments), len(slots), len(layers), len(inputs), len(outputs)),
             (Segment * len(segments))(*segments),
@@ -169,7 +169,6 @@ def _check_layer(layer: FrozenConv, slots: Sequence[Slot]) -> None:
         and layer.input != layer.output,
         "a padding wider than the border, or a layer that overwrites what it reads",
     )
-    require(_cut(read) == _cut(made), "a layer that reads other patches than it makes")
     require(all(each.group == 0 or each.strips == 1 for each in (read, made)), "strips in groups of columns")
     inside = layer.padding_rows < size.height and layer.padding_columns < size.width
     require(read.group == 0 or inside, "a padding as wide as the kernel, of groups of columns")
@@ -186,21 +185,28 @@ def _check_layer(layer: FrozenConv, slots: Sequence[Slot]) -> None:
         )
         require(added.group == 0 or step == 1, "a shortcut that skips columns of groups")
         alone = layer.shortcut != layer.output or (step == 1 and added.channels == made.channels)
-        require(_cut(added) == _cut(made) and alone, "a sum in place of values that differ in shape")
+        require(_cut(added) == _cut(read) and alone, "a sum in place of values that differ in shape")
 
 
-def _check_segments(segments: Sequence[Segment], slots: Sequence[Slot], layers: int, lanes: int) -> None:
-    require(bool(segments) and segments[-1].end == layers, "segments that hold all layers")
+def _check_segments(
+    segments: Sequence[Segment], layers: Sequence[FrozenConv], slots: Sequence[Slot], lanes: int
+) -> None:
+    require(bool(segments) and segments[-1].end == len(layers), "segments that hold all layers")
     require(all(lanes % each.bands == 0 for each in segments), "bands that divide the lanes")
-    for before, each in itertools.pairwise(segments):
-        source, target = slots[each.source], slots[each.target]
-        ratio = before.bands // each.bands
-        cuts = _cut(source) == (before.bands, 1) and _cut(target) == (each.bands, 1)
-        same = cuts and _image(source) == _image(target)
-        require(
-            same and ratio in (2, 4, 8, 16) and before.bands == ratio * each.bands, "bands that become fewer"
-        )
-        require(before.end <= each.end and target.rows == ratio * source.rows, "bands that are joined whole")
+    cuts = {before.end - 1: (before, each) for before, each in itertools.pairwise(segments)}
+    require(all(before.end < each.end for before, each in cuts.values()), "segments one after another")
+    for number, layer in enumerate(layers):
+        read, made = slots[layer.input], slots[layer.output]
+        if number not in cuts:
+            require(_cut(read) == _cut(made), "a layer that reads other patches than it makes")
+            continue
+        before, following = cuts[number]
+        ratio = before.bands // following.bands
+        fewer = ratio in (2, 4, 8, 16) and before.bands == ratio * following.bands
+        whole = made.rows % ratio == 0 and made.rows // ratio * layer.stride == read.rows
+        cut = _cut(read) == (before.bands, 1) and _cut(made) == (following.bands, 1)
+        require(fewer and cut and whole, "bands that become fewer, and are joined whole")
+        require(layer.shortcut != layer.output, "a sum in place of one that is cut otherwise")
 
 
 class NativeChain(_Handle):

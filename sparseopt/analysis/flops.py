@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from sparseopt.methods import Method
-from sparseopt.topology import Topology
+from sparseopt.topology import Topology, uncompiled
 
 NO_WEIGHT = (
     ""  # the name under which operations between activations are counted, such as those of attention scores
@@ -101,6 +101,7 @@ def forward_flops(model: nn.Module, *inputs: Any) -> dict[str, int]:
     A weight that is computed from others (packed storage, weight_norm) has the name that it has in its module.
     Nothing is computed: a copy of the model runs on the meta device, which has shapes and no numbers.
     """
+    model = uncompiled(model)
     first: dict[int, str] = {}  # a weight that is shared has several names, and the copy as many weights
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first.setdefault(id(parameter), name)

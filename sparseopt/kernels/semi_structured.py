@@ -7,7 +7,7 @@ bfloat16, on CUDA devices of capability 8.0 and above; elsewhere torch has no su
 import torch
 from torch import nn
 
-from sparseopt.topology import Topology
+from sparseopt.topology import Topology, uncompiled
 from sparseopt.topology.nm import has_groups, to_groups
 
 
@@ -16,6 +16,7 @@ def to_semi_structured(model: nn.Module, topology: Topology) -> list[str]:
 
     The model can infer afterwards, and not be trained.
     """
+    model = uncompiled(model)
     found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     names = [
         name for name in topology.layers if name.removesuffix(".weight") in found and _is_2_4(topology, name)

@@ -3,7 +3,7 @@
 from sparseopt.topology.densities import active_counts, densities
 from sparseopt.topology.layers import Layer
 from sparseopt.topology.randomness import generator
-from sparseopt.topology.start.find import find_layers
+from sparseopt.topology.start.find import find_layers, uncompiled
 from sparseopt.topology.start.kinds import register_layer
 from sparseopt.topology.start.masks import fan_in_masks
 from sparseopt.topology.start.sparsify import sparsify
@@ -19,4 +19,5 @@ __all__ = [
     "generator",
     "register_layer",
     "sparsify",
+    "uncompiled",
 ]

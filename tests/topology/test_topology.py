@@ -2,13 +2,15 @@
 
 import copy
 import io
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import nn
 
 import sparseopt as so
+from sparseopt.analysis.flops import forward_flops
 
 
 def hand_made() -> so.Topology:
@@ -126,3 +128,28 @@ def test_a_state_of_a_wrapped_model_says_what_to_do() -> None:
     state = so.sparsify(wrapped, 0.5).state_dict()
     with pytest.raises(ValueError, match="before that"):
         so.sparsify(model, 0.5).load_state_dict(state)
+
+
+@pytest.mark.parametrize("storage", ["dense", "packed"])
+def test_a_compiled_model_has_the_names_and_masks_of_the_one_inside(
+    storage: Literal["dense", "packed"],
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    plain = so.sparsify(copy.deepcopy(model), 0.5, storage=storage)
+    compiled: Any = torch.compile(model, backend="eager")
+    topology = so.sparsify(compiled, 0.5, storage=storage)
+    assert list(topology.masks) == ["0.weight", "3.weight"]
+    assert topology.normed == plain.normed == {"0.weight"}
+    assert all(torch.equal(mask, plain.masks[name]) for name, mask in topology.masks.items())
+    topology.load_state_dict(plain.state_dict())
+    assert list(forward_flops(compiled, torch.zeros(1, 8))) == ["0.weight", "3.weight"]
+
+
+def test_a_small_file_fills_a_compiled_model(tmp_path: Path) -> None:
+    model, other = nn.Linear(8, 6), nn.Linear(8, 6)
+    topology = so.sparsify(model, 0.5)
+    compiled: list[Any] = [torch.compile(each, backend="eager") for each in (model, other)]
+    so.kernels.save(compiled[0], topology, tmp_path / "small.safetensors")
+    loaded = so.load(tmp_path / "small.safetensors", compiled[1])
+    assert torch.equal(loaded.masks["weight"], topology.masks["weight"])
+    assert torch.equal(other.weight, model.weight)

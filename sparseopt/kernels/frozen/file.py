@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from sparseopt.kernels.frozen.tensorfile import decode, encode
-from sparseopt.topology import Topology, sparsify
+from sparseopt.topology import Topology, sparsify, uncompiled
 from sparseopt.topology.bits import pack, unpack
 
 FORMAT = "sparseopt-packed-1"
@@ -44,10 +44,7 @@ class Contents:
 
 def save(model: nn.Module, topology: Topology, path: str | Path) -> None:
     """Write a sparse model to a small file that `load` reads."""
-    model = getattr(
-        model, "_orig_mod", model
-    )  # what torch.compile was given, under the names that the masks have
-    write(model.state_dict(), topology.masks, path)
+    write(uncompiled(model).state_dict(), topology.masks, path)
 
 
 def load(path: str | Path, model: nn.Module) -> Topology:
@@ -67,7 +64,7 @@ def load(path: str | Path, model: nn.Module) -> Topology:
     >>> round(so.load(folder / "model.safetensors", other).sparsity(), 3)
     0.95
     """
-    contents = read(path)
+    contents, model = read(path), uncompiled(model)
     _check_fits(contents.state, model, path)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     try:

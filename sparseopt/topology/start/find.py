@@ -23,6 +23,11 @@ PARAMETRIZED = "with others, a sparse weight is computed from it"
 UNKNOWN = "no known layer: so.register_layer makes its type known"
 
 
+def uncompiled(model: nn.Module) -> nn.Module:
+    """What torch.compile was given: the same weights, under the names that they had before."""
+    return getattr(model, "_orig_mod", model)
+
+
 def find_layers(
     model: nn.Module, include: Patterns = None, exclude: Patterns = None, named: Collection[str] = ()
 ) -> Found:
@@ -41,6 +46,7 @@ def sort_layers(
     """What `find_layers` finds, and what stays dense and why."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {model!r:.80}")
+    model = uncompiled(model)
     _refuse_pruned(model, exclude)
     found: Found = {}
     why: dict[str, str] = {}

@@ -16,7 +16,7 @@ from sparseopt.topology.layers import Layer
 from sparseopt.topology.norms import keep_slices
 from sparseopt.topology.randomness import generator
 from sparseopt.topology.sharding import local, part_like, whole
-from sparseopt.topology.start.find import DEPTHWISE, FROZEN, VECTOR, Patterns, sort_layers
+from sparseopt.topology.start.find import DEPTHWISE, FROZEN, VECTOR, Patterns, sort_layers, uncompiled
 from sparseopt.topology.start.first_masks import NAMES, masks_by_weights
 from sparseopt.topology.start.masks import random_masks
 from sparseopt.topology.start.normed import batch_normed
@@ -80,6 +80,7 @@ def sparsify(
         raise ValueError(f"storage must be 'dense' or 'packed', got {storage!r}")
     if sparsity is not None:
         check_sparsity(sparsity)
+    model = uncompiled(model)
     refuse_packed(model)
     named = {name for names in (masks, distribution) if isinstance(names, Mapping) for name in names}
     found, left_dense = sort_layers(model, include, exclude, named)

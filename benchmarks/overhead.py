@@ -42,7 +42,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 def sparse(model: nn.Module, every: int) -> so.SparseOpt:
     topology = so.sparsify(model, 0.95)
-    return so.SparseOpt(sgd(model), topology, so.RigL(total_steps=10**9, every=every))
+    return so.SparseOpt(sgd(model), topology, so.RigL(total_steps=10**9, every=every), correction="layer")
 
 
 def interleaved(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:

@@ -5,7 +5,8 @@ BatchNorm enlarges the gradient of a neuron of sparsity s_i by (1 - s_i)^(-1/2).
 
 Behind LayerNorm, RMSNorm or no norm at all there is no such skew to undo, and the same factors would make one. So the
 correction that is in force by default, "auto", is "layer" where a layer's output goes into BatchNorm
-(`sparseopt.topology.start.normed` says how that is found), and none elsewhere.
+(`sparseopt.topology.start.normed` says how that is found), and none elsewhere. And it is none for methods that read gradients to
+move connections, such as RigL: with them a network has trained worse corrected than plain (docs/does-it-help.md).
 
 A correction is any function from a topology to such factors; `SparseOpt` asks it again after every change of the masks. A
 researcher's own is a function as well:
@@ -26,6 +27,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sparseopt.methods import Method
 from sparseopt.optim.measured import measured_factors
 from sparseopt.topology import Topology
 from sparseopt.topology.skew import relative_scale
@@ -94,10 +96,26 @@ def correction_factors(topology: Topology, correction: Correction) -> dict[str, 
     return skew_factors(topology, correction)
 
 
-def tell_where(topology: Topology) -> None:
+def in_force(correction: Correction, method: Method) -> Correction:
+    """What is asked for, with this method: "auto" leaves those that go by gradients plain."""
+    return "none" if correction == "auto" and _left_plain(method) else correction
+
+
+def _left_plain(method: Method) -> bool:
+    """A method that reads corrected gradients has asked for them."""
+    return method.uses_gradient and not method.reads_corrected_grad()
+
+
+def tell_where(topology: Topology, method: Method) -> None:
     """Say which layers "auto" corrects, if not all; loudly if none, because then it is the plain method."""
     others = [name for name in topology.layers if name not in topology.normed]
-    if others:
+    if _left_plain(method):
+        log.warning(
+            "no skew correction: %s moves connections by the gradient, and such a method has trained worse with it than without; "
+            "correction='layer' is the paper's, and correction='none' says that plain is what you want",
+            type(method).__name__,
+        )
+    elif others:
         log.log(
             logging.INFO if topology.normed else logging.WARNING,
             "skew correction in %d of %d layers, those whose output goes into BatchNorm; not in %s; "

@@ -36,7 +36,7 @@ from sparseopt.optim.arrivals import Arrivals
 from sparseopt.optim.asleep import Asleep, trains_inactive
 from sparseopt.optim.configuration import configuration, warn_of_changes
 from sparseopt.optim.connections import NotFinite, next_masks, view_of
-from sparseopt.optim.correction import Correction, check_correction, tell_where
+from sparseopt.optim.correction import Correction, check_correction, in_force, tell_where
 from sparseopt.optim.cut import CutAtStart
 from sparseopt.optim.decay import check_correct_decay, correct_decay
 from sparseopt.optim.factors import factors_now, fixed_factors, sparse_parameters
@@ -72,11 +72,12 @@ class SparseOpt(OptimizerWrapper):
         base: the optimizer that moves the weights; it must hold all parameters of the topology.
         topology: what `sparsify` returned.
         method: `Static()`, `SET(...)`, `RigL(...)` or your own.
-        correction: "auto", which is "layer" where a layer's output goes into BatchNorm; "layer" (the paper) for all;
-            "global" and "overall" (other readings of it, see `skew_factors`), "unnormalized", "measured" and
-            "angular" (by the norms of the weights at each step, see `sparseopt.optim.measured`), "none" (plain
-            dynamic sparse training), or a function `topology -> {name: one factor a neuron}`. Adam and its kin divide such
-            factors out again: with them it has next to no effect.
+        correction: "auto", which is "layer" where a layer's output goes into BatchNorm, and "none" for methods that go by
+            gradients, such as RigL (see `sparseopt.optim.correction`); "layer" (the paper) for all; "global" and
+            "overall" (other readings of it, see `skew_factors`), "unnormalized", "measured" and "angular" (by the norms
+            of the weights at each step, see `sparseopt.optim.measured`), "none" (plain dynamic sparse training), or a
+            function `topology -> {name: one factor a neuron}`. Adam and its kin divide such factors out again: with them
+            it has next to no effect.
         correct_decay: let the correction scale weight decay as well (see `sparseopt.optim.decay`).
         max_grad_norm: renormalise the gradients to this global norm at most; `inf` only measures `grad_norm`.
         clip: what the norm is taken over, "active" or "paper" (see `sparseopt.optim.gradients`).
@@ -118,15 +119,15 @@ class SparseOpt(OptimizerWrapper):
         check_correction(correction, topology)
         if correct_decay:
             check_correct_decay(base)
-        if topology.init == "sparse" and correction != "none":
+        if topology.init == "sparse" and in_force(correction, method) != "none":
             warnings.warn(
                 "init='sparse' already removes the skew at the start, and the correction on top of it over-corrects; "
                 "use correction='none' with it, or the model's own initialisation",
                 stacklevel=2,
             )
         if correction == "auto":
-            tell_where(topology)
-        tell_without_effect(base, topology, correction)
+            tell_where(topology, method)
+        tell_without_effect(base, topology, in_force(correction, method))
         self.topology = topology
         self._claim()  # after all checks: a failed attempt, alive in its traceback, must hold nothing
         self._method = method
@@ -173,12 +174,12 @@ class SparseOpt(OptimizerWrapper):
         check_method(method, self.base, self.topology)
         check_follows(method, self._method)
         self._method, self.memory, self._waiting = method, Memory(), False
-        self._tell_what_is_wanted()
+        self._settle()
 
     @property
     def factors(self) -> dict[str, Tensor]:
         """The correction in force, {name: one factor a neuron}; empty for "none"."""
-        return dict(self._factors) or factors_now(self.topology, self.correction)
+        return dict(self._factors) or factors_now(self.topology, in_force(self.correction, self._method))
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -342,10 +343,9 @@ class SparseOpt(OptimizerWrapper):
         topology = self.topology
         self.memory.follow(topology.parameters)
         self._asleep.follow(topology)
-        self._factors = fixed_factors(topology, self.correction)
-        self._sparse = sparse_parameters(
-            topology, self.correction, self.clip, self._factors, self._asleep.awake
-        )
+        correction = in_force(self.correction, self._method)
+        self._factors = fixed_factors(topology, correction)
+        self._sparse = sparse_parameters(topology, correction, self.clip, self._factors, self._asleep.awake)
         self._version = topology.version
         self._tell_what_is_wanted()
 

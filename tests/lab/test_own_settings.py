@@ -41,7 +41,7 @@ def test_names_and_records_of_ones_own_data_and_network(small: Small, tmp_path: 
     assert "/" not in one.run_name
     write_json(tmp_path / "config.json", {"config": one.to_json()})
     assert read_config(tmp_path / "config.json") == one
-    assert RECIPES["digits-mlp"].run_name == "digits-mlp-rigl-0.95-layer-seed0"
+    assert RECIPES["digits-mlp"].run_name == "digits-mlp-rigl-0.95-auto-seed0"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_cifar_has_the_papers_values() -> None:
     )
     assert (config.warmup_epochs, config.warmup_lr, config.final_lr) == (5, 0, 1e-6)
     assert (config.distribution, config.drop_fraction, config.every) == ("erk", 0.3, 100)
-    assert (config.correction, config.grow_from, config.ham_alpha) == ("layer", "original", 80)
+    assert (config.correction, config.grow_from, config.ham_alpha) == ("auto", "original", 80)
 
 
 def test_cifar_has_the_authors_network_with_dense_shortcuts() -> None:
@@ -90,7 +90,7 @@ def test_a_value_out_of_range_is_named(field: str, value: object) -> None:
 
 def test_run_names_tell_any_two_configurations_apart() -> None:
     usual = RECIPES["digits-mlp"]
-    assert usual.run_name == "digits-mlp-rigl-0.95-layer-seed0"
+    assert usual.run_name == "digits-mlp-rigl-0.95-auto-seed0"
     others: list[dict[str, object]] = [
         *({"seed": 1}, {"method": "set"}, {"sparsity": 0.9}, {"ham": True}, {"lr": 0.2}, {"width": 0.5}),
         *({"lr": 0.3}, {"correction": "none"}, {"data": "mnist"}, {"fan_in": "bimodal:50"}, {"width": 2.0}),

@@ -70,7 +70,8 @@ def test_flops_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_recipe_corrects_nothing_behind_layer_norm(caplog: pytest.LogCaptureFixture) -> None:
-    experiment = build(dataclasses.replace(RECIPES["text-decoder"], data_fraction=0.05, width=0.25))
+    recipe = dataclasses.replace(RECIPES["text-decoder"], method="set", data_fraction=0.05, width=0.25)
+    experiment = build(recipe)
     assert experiment.topology is not None
     assert not experiment.topology.normed
     assert "skew correction in 0 of" in caplog.text

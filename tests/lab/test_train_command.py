@@ -31,7 +31,7 @@ def test_it_trains_reports_and_leaves_a_complete_folder(
     monkeypatch.chdir(tmp_path)
     assert main([*SMALL, "--sparsity", "0.9", "--method", "set"]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    assert run.name.startswith("digits-mlp-set-0.9-layer-seed0")
+    assert run.name.startswith("digits-mlp-set-0.9-auto-seed0")
     for name in (
         "config.json",
         "metrics.jsonl",

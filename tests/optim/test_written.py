@@ -30,7 +30,11 @@ def sparse(
     model = network()
     topology = so.sparsify(model, 0.5, storage=storage, seed=seed)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return model, topology, so.SparseOpt(sgd, topology, method or so.RigL(total_steps=100, every=3))
+    return (
+        model,
+        topology,
+        so.SparseOpt(sgd, topology, method or so.RigL(total_steps=100, every=3), correction="layer"),
+    )
 
 
 def steps(model: nn.Module, optimizer: so.SparseOpt, count: int) -> None:

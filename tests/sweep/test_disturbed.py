@@ -18,7 +18,7 @@ from sparseopt.lab.runs.rundir import RunDir
 
 pytestmark = pytest.mark.slow
 
-GRID = ("seed=0,1,2,3,4,5", "correction=none,layer")
+GRID = ("seed=0,1,2,3,4,5", "correction=auto,layer")
 RUNS = 12
 
 
@@ -83,7 +83,7 @@ def test_two_of_three_workers_die_and_are_replaced(
 def test_a_database_that_is_away_for_ten_seconds_costs_ten_seconds(
     *, sweep: Callable[..., Any], server: Any, undisturbed: Callable[..., None]
 ) -> None:
-    disturbed = sweep("seed=0,1", "correction=none,layer", storage=server.url)
+    disturbed = sweep("seed=0,1", "correction=auto,layer", storage=server.url)
     command = disturbed.start()
     disturbed.wait_until(lambda: disturbed.count(TrialState.COMPLETE) >= 1)
     server.stop()

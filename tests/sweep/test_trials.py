@@ -169,12 +169,12 @@ def test_a_bigger_grid_adds_what_is_missing_and_a_smaller_one_works_on_its_own(
 ) -> None:
     small = join(grid_plan("seed=0"))
     assert small.claim("a", "machine") is not None
-    big = join(grid_plan("seed=0,1", "correction=none,layer"))
+    big = join(grid_plan("seed=0,1", "correction=auto,layer"))
     assert [trial.state.name for trial in big.all()] == ["RUNNING", "WAITING", "WAITING", "WAITING"]
     assert small.claim("b", "machine") is None
     claimed = big.claim("b", "machine")
     assert claimed is not None
-    assert (claimed.config.seed, claimed.config.correction) == (0, "none")
+    assert (claimed.config.seed, claimed.config.correction) == (0, "layer")
 
 
 def test_a_study_shows_its_grid_as_parameters(join: Callable[..., Trials]) -> None:

@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from sparseopt.lab.analyses.analysis import Analysis, Result, Track
 from sparseopt.lab.analyses.bn_ratio import centre_and_spread
+from sparseopt.lab.config.controls import correction
 from sparseopt.lab.config.differences import described, differing
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.runs.catalogue import Run, find_runs
@@ -24,6 +25,7 @@ from sparseopt.lab.show.figures import band, legend_below, panels, style
 from sparseopt.lab.show.statistics import over_seeds
 from sparseopt.lab.show.table import Table
 from sparseopt.lab.training.methods import build_method
+from sparseopt.optim.correction import in_force
 
 SPOKEN = ("sparsity", "method", "correction", "grow_from", "ham")
 """The settings that a panel, or the words of `_method`, tell already."""
@@ -64,13 +66,10 @@ def _label(group: Group, names: Sequence[str]) -> str:
 def _method(run: Run) -> str:
     config = run.config
     method = {"rigl": "RigL", "set": "SET", "static": "static"}.get(config.method, config.method)
-    correction = "no correction" if config.correction == "none" else f"{config.correction} correction"
-    grown = (
-        f", grown by {config.grow_from} gradients"
-        if config.method == "rigl" and config.correction != "none"
-        else ""
-    )
-    return f"{method}, {correction}{grown}" + (", HAM" if config.ham else "")
+    plain = in_force(correction(config.correction), build_method(config, total_steps=1000)) == "none"
+    corrected = "no correction" if plain else f"{config.correction} correction"
+    grown = f", grown by {config.grow_from} gradients" if config.method == "rigl" and not plain else ""
+    return f"{method}, {corrected}{grown}" + (", HAM" if config.ham else "")
 
 
 def _curve(group: Group, label: str) -> dict[str, Any]:

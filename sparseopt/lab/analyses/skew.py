@@ -5,7 +5,7 @@ docs/analyses.md tells how to read it.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from sparseopt.lab.show.words import layer_label
 from sparseopt.lab.training.experiment import Experiment
 from sparseopt.lab.training.restore import restore, with_dense_storage
 from sparseopt.lab.training.trainer import Trainer
-from sparseopt.optim.correction import MODES, Mode
+from sparseopt.optim.correction import Mode, in_force
 
 FEW = 8  # up to so many layers, the four panels go into two rows
 COARSE = (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100)
@@ -64,8 +64,7 @@ def measure(settings: SkewSettings, track: Track) -> Result:
         batch for batch, _ in zip(experiment.data.train_batches(0), range(settings.batches), strict=False)
     ]
     experiment.model.train()
-    own = experiment.config.correction
-    correction = settings.correction or (own if own in MODES or own == "auto" else "layer")
+    correction = settings.correction or _own_correction(experiment)
     (report,) = (
         so.analysis.skew_report(
             experiment.model,
@@ -106,6 +105,13 @@ def _method(experiment: Experiment) -> so.Method | None:
     """The run's own method if it moves connections, as many as before, else the report's default."""
     method = experiment.optimizer.method if isinstance(experiment.optimizer, so.SparseOpt) else None
     return method if method is not None and can_be_tried(method) else None
+
+
+def _own_correction(experiment: Experiment) -> Mode | Literal["auto"]:
+    """The one that the run trains with, if it is one of the library's; else that of the paper."""
+    optimizer = experiment.optimizer
+    own = in_force(optimizer.correction, optimizer.method) if isinstance(optimizer, so.SparseOpt) else "none"
+    return "layer" if callable(own) or own == "none" else own
 
 
 def _loss(model: nn.Module, batches: list[Batch]) -> Tensor:

@@ -139,9 +139,10 @@ class Config:
     """Patterns of the names of the parameters that stay dense, such as '*.shortcut.*'; --exclude alone: none do."""
     fan_in: str = "random"
     """Fan-in of the first masks: random, constant, or bimodal:R (half of the neurons have R times the other's)."""
-    correction: CorrectionName = "layer"
+    correction: CorrectionName = "auto"
     """Skew correction by fan-in (layer, global, overall) or by the weights' norms (measured, angular); none is plain dynamic
-    sparse training, shuffled and layerwise are controls."""
+    sparse training; auto is layer before batch norm, and none for methods that go by gradients; shuffled and layerwise are
+    controls."""
     correct_decay: bool = False
     """Let the correction scale the weight decay as well as the gradient: with SGD, a learning rate per neuron."""
     drop_fraction: float = 0.3
@@ -336,7 +337,6 @@ RECIPES: dict[str, Config] = {
         exclude=("head.weight",),
         every=50,
         max_grad_norm=1.0,
-        correction="auto",  # behind LayerNorm there is no skew by fan-in
     ),
 }
 """The paper's values for CIFAR-100 and ImageNet; for digits, on which it trains nothing, CIFAR's, scaled down."""

@@ -21,7 +21,7 @@ Series = Iterator[tuple[Group, Config]]
 MASKS = {"bimodal": "bimodal:50", "ordinary": "random"}
 CORRECTIONS: dict[str, CorrectionName] = {"baseline": "none", "SparseOpt": "layer", "shuffled": "shuffled"}
 SPARSITIES = (0.9, 0.95, 0.97, 0.98)
-METHODS: dict[str, MethodName] = {"SET": "set", "RigL": "rigl"}
+METHODS: dict[str, tuple[MethodName, CorrectionName]] = {"SET": ("set", "layer"), "RigL": ("rigl", "none")}
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ def _results(settings: DemoSettings) -> Series:
             base = dataclasses.replace(settings.config, ham=ham, seed=seed)
             suffix = "with HAM" if ham else "plain"
             yield ("dense", "0", suffix), dataclasses.replace(base, method="dense")
-            for name, method in METHODS.items():
+            for name, (method, correction) in METHODS.items():
                 for sparsity in SPARSITIES:
                     yield (
                         (name, f"{sparsity:g}", suffix),
-                        dataclasses.replace(base, method=method, sparsity=sparsity),
+                        dataclasses.replace(base, method=method, correction=correction, sparsity=sparsity),
                     )
 
 

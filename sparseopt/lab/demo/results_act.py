@@ -28,10 +28,10 @@ def results_act(outcomes: TrainingResults, settings: DemoSettings, why_not: str 
         figure=_draw(outcomes),
         caption=(
             f"Test accuracy of a 784-{'-'.join(map(str, settings.hidden))}-10 network after {counted(settings.epochs, 'epoch')} "
-            "on 4,000 digits, with the skew correction, gradients renormalised to norm 1; mean and standard deviation over "
-            f"{counted(settings.table_seeds, 'seed')}. Bytes: the active weights in single precision, for sparse layers also one "
-            f"bit a weight for the mask. Seconds: one training in one thread (median), sparse ones {ran}, while others trained "
-            "beside it."
+            "on 4,000 digits, SET with the skew correction, RigL without, gradients renormalised to norm 1; mean and standard "
+            f"deviation over {counted(settings.table_seeds, 'seed')}. Bytes: the active weights in single precision, for sparse "
+            "layers also one bit a weight for the mask. Seconds: one training in one thread (median), sparse ones "
+            f"{ran}, while others trained beside it."
         ),
         sentences=_sentences(outcomes, why_not),
         table=_table(outcomes),

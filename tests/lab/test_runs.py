@@ -99,6 +99,8 @@ DAMAGED: dict[str, Callable[[dict[str, Any]], object]] = {
     "metrics of different lengths": lambda line: line["metrics"]["epoch"].append(2),
     "metrics that lack one": lambda line: line["metrics"].pop("test_accuracy"),
     "no metrics": lambda line: line.update(metrics=3),
+    "densities that are no shares": lambda line: line.update(densities={"fc.weight": 1.5}),
+    "densities of no layers": lambda line: line.update(densities=[0.5]),
 }
 
 
@@ -128,6 +130,10 @@ def test_an_archive_keeps_what_it_holds(small: Small, tmp_path: Path) -> None:
     found = find_runs(file.parent)
     assert sorted(run.config.seed for run in found) == [0, 1]
     assert {run.path.name for run in found} == {"one", "one-2"}
+    told = [replace(run, densities={"1.weight": 0.2}) for run in found]
+    for runs in (told, found):  # who does not know the densities leaves them
+        archive(runs, file)
+        assert [run.densities for run in find_runs(file.parent)] == [{"1.weight": 0.2}] * 2
     file.write_text("{}\n")
     with pytest.raises(UserError, match="line 1 of"):
         archive(find_runs(tmp_path / "a"), file)

@@ -15,8 +15,7 @@ from sparseopt.lab.cli.recipe import recipe_named
 from sparseopt.lab.config.recipes import RECIPES, Config, MethodName
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.show.terminal import Terminal
-from sparseopt.lab.training.cost import DATA, dense_flops
-from sparseopt.lab.training.experiment import build_model
+from sparseopt.lab.training.cost import DATA, dense_flops, sparse_shapes
 from sparseopt.lab.training.methods import build_method
 
 PROG = "sparseopt flops"
@@ -85,10 +84,7 @@ def flops(
 
 def _table(recipe: str, configs: list[Config]) -> Table:
     usual, facts = configs[0], DATA[configs[0].data]
-    model = build_model(usual, facts.shape, facts.classes)
-    dense = dense_flops(usual)
-    found = so.topology.find_layers(model, usual.include or None, usual.exclude or None)
-    shapes = {name: layer.shape for name, (layer, _) in found.items()}
+    dense, shapes = dense_flops(usual), sparse_shapes(usual)
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     images = usual.epochs * facts.images
     table = _empty_table(

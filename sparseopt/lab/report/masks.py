@@ -55,6 +55,11 @@ def _measured(fan_in: Tensor) -> LayerFanIn:
     )
 
 
+def last_densities(run: Run) -> Mapping[str, float]:
+    """Of its last masks, or as they were archived."""
+    return {name: float(mask.double().mean()) for name, mask in last_masks(run).items()} or run.densities
+
+
 def last_masks(run: Run) -> dict[str, Tensor]:
     """From the final network's metadata, which is quick to read; of a run that goes on, from its checkpoint; else as exported."""
     folder = RunDir(run.path)

@@ -1,12 +1,13 @@
 """The results of a target in all their forms: tables, numbers, figures and a page, in one folder."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparseopt import __version__
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.report import Section, write_report
+from sparseopt.lab.report.masks import last_densities
 from sparseopt.lab.reproduce.convergence import Reached, reach
 from sparseopt.lab.reproduce.drawings import Drawings, draw
 from sparseopt.lab.reproduce.latex import latex
@@ -125,7 +126,7 @@ def write(made: Results, folder: Path) -> list[Path]:
     for name in TABLES - made.tables.keys():  # of an earlier scale
         (folder / f"{name}.tex").unlink(missing_ok=True)
     write_json(folder / "results.json", _json(made))
-    archive(made.runs, folder / FILE)
+    archive((replace(run, densities=last_densities(run)) for run in made.runs), folder / FILE)
     figures = [
         path for name, drawing in made.drawings.items() for path in save(drawing.figure, folder / name)
     ]

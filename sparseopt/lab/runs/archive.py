@@ -1,10 +1,11 @@
 """Runs without their folders: what tables, curves and reports need of a run that has ended, a line each in one file.
 
-A run's folder holds checkpoints and weights, and stays on the machine that trained it. Its settings, what it ran on and its
-metrics are a few kilobytes: they can be sent, committed beside the results made of them, and counted by whoever goes on
-elsewhere.
+A run's folder holds checkpoints and weights, and stays on the machine that trained it. Its settings, what it ran on, its
+metrics and the densities of its layers in the end are a few kilobytes: they can be sent, committed beside the results made of
+them, and counted by whoever goes on elsewhere.
 
-    {"name": ..., "state": "finished", "record": what config.json holds, "metrics": {"epoch": [1, 2, ...], "train_loss": ...}}
+    {"name": ..., "state": "finished", "record": what config.json holds, "metrics": {"epoch": [1, 2, ...], "train_loss": ...},
+     "densities": {"fc.weight": 0.05, ...}}
 """
 
 import json
@@ -32,6 +33,7 @@ class Archived:
     state: Ended
     record: dict[str, Any]
     rows: list[Row]
+    densities: dict[str, float]
 
 
 def write_archive(path: Path, runs: Iterable[Archived]) -> None:
@@ -60,7 +62,8 @@ def parsed(line: str, where: str) -> Archived:
 def _line(run: Archived) -> str:
     names = list(dict.fromkeys(name for row in run.rows for name in row))
     metrics = {name: [row.get(name) for row in run.rows] for name in names}
-    return json.dumps({"name": run.name, "state": run.state, "record": run.record, "metrics": metrics})
+    line = {"name": run.name, "state": run.state, "record": run.record, "metrics": metrics}
+    return json.dumps(line | {"densities": run.densities})
 
 
 def _parsed(line: Any) -> Archived:
@@ -75,4 +78,7 @@ def _parsed(line: Any) -> Archived:
         [(name, value) for value in values] for name, values in metrics.items() if isinstance(values, list)
     ]
     rows = [{name: value for name, value in row if value is not None} for row in zip(*columns, strict=True)]
-    return Archived(name, state, record, rows)
+    densities = {str(layer): float(share) for layer, share in line.get("densities", {}).items()}
+    if not all(0 <= share <= 1 for share in densities.values()):
+        raise ValueError("densities that are no shares")
+    return Archived(name, state, record, rows, densities)

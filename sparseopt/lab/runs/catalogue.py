@@ -54,6 +54,8 @@ class Run:
     """What it ran on, as its config.json tells: versions, revision, device."""
     archived: bool = False
     """There is no folder: neither weights nor checkpoints."""
+    densities: Mapping[str, float] = field(default_factory=dict)
+    """Of the layers in the end, as archived; a run that has its folder has masks there."""
 
     @property
     def complete(self) -> bool:
@@ -92,7 +94,9 @@ class Run:
             raise UserError(f"{archived.name} in {file} cannot be: {error}") from error
         environment = _environment(archived.record)
         return cls(
-            file.parent / archived.name, settings, archived.rows, archived.state, environment, archived=True
+            *(file.parent / archived.name, settings, archived.rows, archived.state, environment),
+            archived=True,
+            densities=archived.densities,
         )
 
 
@@ -176,12 +180,17 @@ def archive(runs: Iterable[Run], path: Path) -> None:
     """Add those that have ended to a file, which keeps what it holds."""
     with alone_in(path.parent):
         before = [Run.of(parsed(line, where), path) for where, line in lines(path)] if path.exists() else []
-        ended = {_identity(run): _archived(run, run.state) for run in (*runs, *before) if run.state in ENDED}
-        write_archive(path, ended.values())
+        found: dict[Hashable, Archived] = {}
+        for run in (*runs, *before):
+            told = found.get(_identity(run))
+            if run.state in ENDED and (told is None or not told.densities):
+                found[_identity(run)] = _archived(run, run.state)
+        write_archive(path, found.values())
 
 
 def _archived(run: Run, state: Ended) -> Archived:
-    return Archived(run.path.name, state, {"config": asdict(run.config), **run.environment}, run.rows)
+    record = {"config": asdict(run.config), **run.environment}
+    return Archived(run.path.name, state, record, run.rows, dict(run.densities))
 
 
 def _exported(path: Path) -> bool:

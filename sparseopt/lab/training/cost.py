@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+import sparseopt as so
 from sparseopt.analysis.flops import forward_flops
 from sparseopt.lab.config.recipes import Config
 from sparseopt.lab.training.experiment import build_model
@@ -34,3 +35,11 @@ def dense_flops(config: Config) -> dict[str, int]:
     kind = torch.long if config.data == "text" else torch.float32
     model = build_model(config, facts.shape, facts.classes)
     return forward_flops(model, torch.zeros(1, *facts.shape, dtype=kind))
+
+
+def sparse_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The weights that a configuration makes sparse."""
+    facts = DATA[config.data]
+    model = build_model(config, facts.shape, facts.classes)
+    found = so.topology.find_layers(model, config.include or None, config.exclude or None)
+    return {name: layer.shape for name, (layer, _) in found.items()}

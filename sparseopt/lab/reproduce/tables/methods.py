@@ -7,7 +7,7 @@ from statistics import fmean
 
 from sparseopt.analysis.flops import at_densities
 from sparseopt.lab.config.recipes import MethodName
-from sparseopt.lab.report.masks import last_masks
+from sparseopt.lab.report.masks import last_densities
 from sparseopt.lab.reproduce.grid import METHODS, Grid, GridRow
 from sparseopt.lab.reproduce.layout import Best, LabelledTable
 from sparseopt.lab.reproduce.outcomes import Cell, Outcomes, accuracy, paired
@@ -93,20 +93,20 @@ def _mean_cost(dense: Mapping[str, int], cell: Cell) -> Cost | None:
 
 
 def _run_cost(dense: Mapping[str, int], run: Run) -> Cost | None:
-    """From the last masks of a run."""
     if run.config.method == "dense":
         return 1.0, 1.0
-    if not (masks := last_masks(run)):
+    method = build_method(run.config, run.last["step"])
+    if not (densities := last_densities(run)):
         return None
-    flops = at_densities(dense, {name: float(mask.double().mean()) for name, mask in masks.items()})
-    return flops.inference, flops.training(build_method(run.config, run.last["step"]))
+    flops = at_densities(dense, densities)
+    return flops.inference, flops.training(method)
 
 
 def _kernels(run: Run) -> str:
     """How many of its sparse layers ran on the kernels."""
     layers = run.environment.get("on_kernels")
-    if not layers:
-        return "no"
+    if not layers:  # early records do not say which
+        return NOTHING if layers is None and run.environment.get("accelerate") == "on" else "no"
     method = build_method(run.config, run.last["step"])
     dense = all(method.needs_dense_grad(step) for step in (1, 2))
     return counted(len(layers), "layer") + (", dense gradients" if dense else "")

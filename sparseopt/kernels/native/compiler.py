@@ -22,10 +22,11 @@ X86_LEVELS = {"avx512": ("-march=x86-64-v4",), "avx2": ("-march=x86-64-v3",), "p
 OTHER_LEVELS = {"portable": ()}
 # Forms of a level, for tests: `avx2-wide`, `avx2-wide-sanitized`.
 FORMS = {
-    # lanes and tiles of AVX-512, each vector in several registers: its code, where it cannot be executed
-    "wide": ("-DSPARSEOPT_WIDE",),
+    # lanes and tiles of AVX-512, each vector in several registers: its code, where it cannot be executed. -O2 takes the compiler
+    # twice as long; the second flag contracts products and sums as -O2 and -O3 do, on which bits depend
+    "wide": ("-O1", "-fexpensive-optimizations", "-DSPARSEOPT_WIDE"),
     # memory errors and undefined behaviour end the process; libasan must be loaded first
-    "sanitized": ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "sanitized": ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 }
 
 

@@ -199,7 +199,9 @@ def test_groups_are_tried_wide_and_narrow_in_all_but_the_finest_images() -> None
         ]
         for each in (wide, narrow)
     ]
-    widest = max(tile.columns for tile in operators().tiles(8) if tile.rows == 1)  # a level may have none of 14
+    widest = max(
+        tile.columns for tile in operators().tiles(8) if tile.rows == 1
+    )  # a level may have none of 14
     assert groups == ([[14, 14, 14], [14, 8, 7]] if widest >= 14 else [[8, 8, 7], [8, 8, 7]])
 
 

@@ -18,15 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from sparseopt.kernels.accelerated import (
-    Acceleration,
-    Accept,
-    Unsupported,
-    accelerate,
-    forwards,
-    layers_of,
-    restore,
-)
+from sparseopt.kernels.accelerated import accelerate, restore
+from sparseopt.kernels.acceleration import Acceleration, Accept, forwards, layers_of
+from sparseopt.kernels.match.tracing import Unsupported
 from sparseopt.kernels.native.build import BuildError, operators
 from sparseopt.topology import Topology
 

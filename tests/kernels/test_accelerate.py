@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize, prune
 
 import sparseopt as so
 from sparseopt.kernels import accelerated as module
-from sparseopt.kernels.accelerated import SparseForward
+from sparseopt.kernels.acceleration import SparseForward
 from sparseopt.kernels.native.build import BuildError
 from sparseopt.lab.models.resnet_cifar import CifarResNet
 

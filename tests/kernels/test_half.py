@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sparseopt as so
-from sparseopt.kernels.accelerated import forwards
+from sparseopt.kernels.acceleration import forwards
 from sparseopt.kernels.conv.region import SparseRegion
 
 UNIT = 2.0**-8

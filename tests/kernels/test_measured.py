@@ -8,7 +8,7 @@ from torch import nn
 
 import sparseopt as so
 from sparseopt.kernels import measured
-from sparseopt.kernels.accelerated import SparseForward
+from sparseopt.kernels.acceleration import SparseForward
 from sparseopt.lab.models.resnet_cifar import CifarResNet
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparseopt as so
-from sparseopt.kernels.accelerated import SparseForward
+from sparseopt.kernels.acceleration import SparseForward
 
 Check = Callable[..., None]
 OLD, TRACING = torch.__version__ < "2.7", "torch 2.6 cannot trace functions of the size of a tensor"

@@ -8,7 +8,7 @@ import pytest
 
 import sparseopt as so
 from sparseopt.__main__ import main
-from sparseopt.kernels.accelerated import SparseForward
+from sparseopt.kernels.acceleration import SparseForward
 from sparseopt.lab.config.recipes import RECIPES, Config
 from sparseopt.lab.errors import UserError
 from sparseopt.lab.training.experiment import build

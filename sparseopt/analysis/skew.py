@@ -169,7 +169,8 @@ def skew_report(
             again after a mask update, the jumps are not measured (NaN).
         method: whose mask update the jump is measured at; default `SET`. The update is tried, not kept.
         drop_fraction: share of the active weights that this update moves.
-        correction: whose factors "corrected" means: SparseOpt's default, or one of those of `skew_factors`.
+        correction: whose factors "corrected" means: SparseOpt's default under methods that do not go by gradients, or one
+            of those of `skew_factors`.
     """
     if method is not None and not can_be_tried(method):
         raise ValueError(

@@ -31,7 +31,6 @@ from sparseopt.methods import Method
 from sparseopt.optim.measured import measured_factors
 from sparseopt.topology import Topology
 from sparseopt.topology.skew import relative_scale
-from sparseopt.topology.summary import listed
 
 log = logging.getLogger(__name__)
 
@@ -98,30 +97,12 @@ def correction_factors(topology: Topology, correction: Correction) -> dict[str, 
 
 def in_force(correction: Correction, method: Method) -> Correction:
     """What is asked for, with this method: "auto" leaves those that go by gradients plain."""
-    return "none" if correction == "auto" and _left_plain(method) else correction
+    return "none" if correction == "auto" and left_plain(method) else correction
 
 
-def _left_plain(method: Method) -> bool:
-    """A method that reads corrected gradients has asked for them."""
+def left_plain(method: Method) -> bool:
+    """Whether "auto" corrects nothing with this method. One that reads corrected gradients has asked for them."""
     return method.uses_gradient and not method.reads_corrected_grad()
-
-
-def tell_where(topology: Topology, method: Method) -> None:
-    """Say which layers "auto" corrects, if not all; loudly if none, because then it is the plain method."""
-    others = [name for name in topology.layers if name not in topology.normed]
-    if _left_plain(method):
-        log.warning(
-            "no skew correction: %s moves connections by the gradient, and such a method has trained worse with it than without; "
-            "correction='layer' is the paper's, and correction='none' says that plain is what you want",
-            type(method).__name__,
-        )
-    elif others:
-        log.log(
-            logging.INFO if topology.normed else logging.WARNING,
-            "skew correction in %d of %d layers, those whose output goes into BatchNorm; not in %s; "
-            "correction='layer' corrects all",
-            *(len(topology.normed), len(topology.layers), listed(others, 5)),
-        )
 
 
 def check_correction(correction: Correction, topology: Topology) -> None:

@@ -11,9 +11,8 @@ import torch
 from torch.optim import Optimizer
 
 from sparseopt.methods import ACDC, GMP, NM, AnnealedTopK, Method, SRigL, Static, WeightMethod
-from sparseopt.optim.correction import Correction
-from sparseopt.optim.tried import ignores_scale, needs_matrices
-from sparseopt.optim.wrapper import OptimizerWrapper, innermost
+from sparseopt.optim.tried import needs_matrices
+from sparseopt.optim.wrapper import innermost
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import is_sharded
 
@@ -155,18 +154,6 @@ def why_not_packed(method: Method) -> str | None:
     else:
         return None
     return f"{type(method).__name__} {what}, and packed storage holds a fixed number of active ones"
-
-
-def tell_without_effect(base: Optimizer, topology: Topology, correction: Correction) -> None:
-    """Say so where factors on gradients change nothing; loudly, if they were asked for."""
-    corrected = correction != "none" and (correction != "auto" or bool(topology.normed))
-    if corrected and not isinstance(base, OptimizerWrapper) and ignores_scale(base):
-        log.log(
-            logging.INFO if correction == "auto" else logging.WARNING,
-            "a step of %s does not depend on the scale of a weight's gradients, so the skew correction, a factor on them, has "
-            "next to no effect with it (docs/corrections.md)",
-            type(base).__name__,
-        )
 
 
 def refuse_capture(topology: Topology, method: Method) -> None:

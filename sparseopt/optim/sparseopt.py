@@ -20,7 +20,6 @@ Weight decay, momentum and the like remain the base optimizer's business.
 """
 
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
@@ -36,7 +35,7 @@ from sparseopt.optim.arrivals import Arrivals
 from sparseopt.optim.asleep import Asleep, trains_inactive
 from sparseopt.optim.configuration import configuration, warn_of_changes
 from sparseopt.optim.connections import NotFinite, next_masks, view_of
-from sparseopt.optim.correction import Correction, check_correction, in_force, tell_where
+from sparseopt.optim.correction import Correction, check_correction, in_force
 from sparseopt.optim.cut import CutAtStart
 from sparseopt.optim.decay import check_correct_decay, correct_decay
 from sparseopt.optim.factors import factors_now, fixed_factors, sparse_parameters
@@ -47,10 +46,10 @@ from sparseopt.optim.fit import (
     check_parameters,
     claim_base,
     refuse_capture,
-    tell_without_effect,
 )
 from sparseopt.optim.gradients import PREPARE
 from sparseopt.optim.terms import add_terms, show_gradients
+from sparseopt.optim.told import tell_of_correction
 from sparseopt.optim.tried import elementwise_state
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict, forget_directions, states
 from sparseopt.optim.written import Written
@@ -119,15 +118,7 @@ class SparseOpt(OptimizerWrapper):
         check_correction(correction, topology)
         if correct_decay:
             check_correct_decay(base)
-        if topology.init == "sparse" and in_force(correction, method) != "none":
-            warnings.warn(
-                "init='sparse' already removes the skew at the start, and the correction on top of it over-corrects; "
-                "use correction='none' with it, or the model's own initialisation",
-                stacklevel=2,
-            )
-        if correction == "auto":
-            tell_where(topology, method)
-        tell_without_effect(base, topology, in_force(correction, method))
+        tell_of_correction(base, topology, method, correction)
         self.topology = topology
         self._claim()  # after all checks: a failed attempt, alive in its traceback, must hold nothing
         self._method = method
@@ -166,15 +157,18 @@ class SparseOpt(OptimizerWrapper):
     @property
     def method(self) -> Method:
         """How connections move. Another one may be set in the middle of a training: it goes on from these masks, and its
-        schedule counts the steps from the beginning of this optimizer."""
+        schedule counts the steps from the beginning of this optimizer. `correction="auto"` follows it, and the log says how."""
         return self._method
 
     @method.setter
     def method(self, method: Method) -> None:
         check_method(method, self.base, self.topology)
         check_follows(method, self._method)
+        before = in_force(self.correction, self._method)
         self._method, self.memory, self._waiting = method, Memory(), False
         self._settle()
+        if in_force(self.correction, method) != before:
+            tell_of_correction(self.base, self.topology, method, self.correction)
 
     @property
     def factors(self) -> dict[str, Tensor]:
@@ -440,7 +434,7 @@ class SparseOpt(OptimizerWrapper):
     def _configuration(self) -> dict[str, Any]:
         return configuration(
             self.method,
-            correction=self.correction,
+            correction=in_force(self.correction, self.method),
             correct_decay=self.correct_decay,
             max_grad_norm=self.max_grad_norm,
             clip=self.clip,

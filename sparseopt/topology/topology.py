@@ -320,4 +320,7 @@ def _wrapped(saved: Iterable[str], here: Iterable[str]) -> str:
     ]
     if plain[0] != plain[1]:
         return ""
-    return "; one of the models was wrapped by torch.compile or DDP when it was made sparse: sparsify it before that"
+    return (
+        "; one of the models, or a module in it, was wrapped by torch.compile or DDP when it was made sparse: "
+        "sparsify it before that"
+    )

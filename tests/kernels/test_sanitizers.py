@@ -63,7 +63,7 @@ wide = nn.Sequential(nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 40
 so.compile_inference(wide, so.sparsify(wide, 0.3))(torch.randn(1, 3, 37, 41))  # several threads on one image
 
 from sparseopt.kernels.frozen.groups import groupable
-from sparseopt.kernels.frozen.layouts import Layout
+from sparseopt.kernels.frozen.layouts import Cut, Layout
 from sparseopt.kernels.frozen.region import FrozenRegion
 
 
@@ -83,8 +83,12 @@ class Deep(nn.Module):
 deep = Deep()
 engine = so.compile_inference(deep, so.sparsify(deep, 0.6))
 content = next(each for each in engine.program.modules() if isinstance(each, FrozenRegion)).content
-for bands, samples, size in ((4, 1, (21, 37)), (2, 5, (9, 64)), (1, 3, (5, 7))):
-    FrozenRegion(content, (Layout(8, bands, grouped=tuple(groupable(content))),))(torch.randn(samples, 3, *size))
+for bands, cuts, samples, size in (
+    (4, (), 1, (21, 37)), (2, (), 5, (9, 64)), (1, (), 3, (5, 7)),
+    (4, (Cut(3, 2),), 5, (16, 37)), (8, (Cut(3, 1),), 9, (32, 21)),
+):
+    for grouped in ((), tuple(groupable(content))):
+        FrozenRegion(content, (Layout(8, bands, cuts, grouped=grouped),))(torch.randn(samples, 3, *size))
 print("clean")
 """
 

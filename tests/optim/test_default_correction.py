@@ -77,11 +77,48 @@ def test_rigl_is_corrected_where_that_is_asked_for(build: Build, train: Train) -
     assert not torch.equal(first, second)
 
 
-def test_the_default_follows_another_method_in_mid_training(build: Build, train: Train) -> None:
+def test_the_default_follows_another_method_in_mid_training_and_says_so(
+    build: Build, train: Train, caplog: pytest.LogCaptureFixture
+) -> None:
     model, optimizer = wrapped(build, so.RigL(total_steps=40, every=5))
     train(model, optimizer, 12)
     optimizer.method = so.SET(total_steps=40, every=5)
     assert set(optimizer.factors) == set(optimizer.topology.layers)
-    optimizer.method = so.RigL(total_steps=40, every=5)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        optimizer.method = so.SET(total_steps=80, every=5)
+        assert not caplog.records  # as before
+        optimizer.method = so.RigL(total_steps=40, every=5)
+    assert "no skew correction: RigL" in caplog.text
     assert optimizer.factors == {}
     train(model, optimizer, 12, first=13)
+
+
+def test_a_state_from_when_the_default_corrected_rigl_is_told_of(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = wrapped(build, so.RigL(total_steps=40, every=5))[1].state_dict()
+    assert state["sparseopt"]["configuration"]["correction"] == "none"
+    state["sparseopt"]["configuration"]["correction"] = "auto"
+    _, optimizer = wrapped(build, so.RigL(total_steps=40, every=5))
+    caplog.clear()
+    optimizer.load_state_dict(state)
+    assert "resuming with correction=none; saved with auto" in caplog.text
+
+
+def test_a_method_that_brings_the_correction_to_a_sparse_init_warns(build: Build) -> None:
+    model, topology = build(init="sparse")
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = so.SparseOpt(sgd, topology, so.RigL(total_steps=40, every=5))
+    with pytest.warns(UserWarning, match="over-corrects"):
+        optimizer.method = so.SET(total_steps=40, every=5)
+
+
+def test_without_batch_norm_nobody_is_told_of_a_correction_that_never_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    so.SparseOpt(sgd, so.sparsify(model, 0.5), so.RigL(total_steps=40, every=5))
+    assert "trained worse" not in caplog.text
+    assert "skew correction in 0 of 2 layers" in caplog.text

@@ -52,6 +52,25 @@ def test_a_method_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.slow
+def test_a_dense_row_and_one_whose_masks_are_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    argv = ["methods-digits", "--out", str(tmp_path), "--threads", "1", "--seeds", "1", "--epochs", "1"]
+    argv += ["--methods", "dense,set"]
+    folder = tmp_path / "methods-digits"
+    for expected in (True, False):
+        assert main(argv) == 0
+        lines = (folder / "results.csv").read_text().splitlines()
+        rows = {row["dst"]: row for row in csv.DictReader(lines)}
+        assert rows["dense"]["training_flops"] == "1.0"
+        assert bool(rows["set"]["training_flops"]) == expected
+        assert (folder / "index.html").exists()
+        (model,) = tmp_path.glob("**/*-set-*/model.safetensors")
+        model.write_bytes(b"damaged")
+    assert f"{model} cannot be read" in caplog.text
+
+
+@pytest.mark.slow
 def test_one_command_makes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["methods-digits", "--out", str(tmp_path), "--threads", "1", "--accelerate", "on", "--seeds", "1"]
     assert main(argv) == 0

@@ -1,6 +1,7 @@
 """A frozen region for one size of images and one layout: what every layer reads and writes, as the tables its kernel takes."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -89,6 +90,13 @@ class FrozenProgram:
     def patches(self, number: int) -> Patches:
         """Of a step."""
         return next(each.patches for each in self.segments if number < each.last)
+
+    def recut(self, number: int) -> int:
+        """To how many times fewer bands the output of a step is cut."""
+        for before, following in pairwise(self.segments):
+            if number == before.last - 1:
+                return before.patches.bands // following.patches.bands
+        return 1
 
     def _take_joined(self, segment: LayoutSegment) -> tuple[int, int]:
         """The value that a segment begins with, which the last step before it makes, and its slot."""

@@ -15,7 +15,7 @@ from sparseopt.kernels.frozen.description import Convs, ConvStep
 from sparseopt.kernels.frozen.layouts import Layout, layouts
 from sparseopt.kernels.frozen.program import FrozenProgram, extents_of
 from sparseopt.kernels.frozen.tuned import Tuned, fastest
-from sparseopt.kernels.frozen.ways import Way, tune
+from sparseopt.kernels.frozen.ways import Groups, Way, tune
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.measurements import measurements
 from sparseopt.kernels.native.memory import zeros
@@ -98,17 +98,24 @@ class FrozenRegion(nn.Module):
     def _prepare(self, samples: int, sizes: Sizes) -> Tuned:
         """The layout that takes the least time for so many samples."""
         extents = extents_of(self.content, sizes)
-        candidates = [
-            self._same(layout, sizes) or self._tune(FrozenProgram(self.content, extents, layout))
-            for layout in self.layouts or self._layouts(extents, samples)
-        ]
         images = self._blank(samples, sizes)
-        best = fastest(candidates, images, measurements())
+        best = fastest(self._candidates(samples, sizes, extents), images, measurements())
         measurements().keep()
         if self.layouts or best.seconds(samples) < self._least_dense(extents) * samples:
             return best
         dense = self._dense(images, best)
         return best if dense is None else replace(best, dense=dense)
+
+    def _candidates(self, samples: int, sizes: Sizes, extents: Extents) -> list[Tuned]:
+        """One a layout. Where the machine has no tiles for wide groups, or images are small, narrow ones are the same."""
+        found: dict[tuple[Layout, tuple[Groups, ...]], Tuned] = {}
+        for layout in self.layouts or self._layouts(extents, samples):
+            known = self._same(layout, sizes)
+            program = FrozenProgram(self.content, extents, layout) if known is None else known.program
+            form = replace(layout, narrow=0), tuple(program.groups)
+            if form not in found:
+                found[form] = known or self._tune(program)
+        return list(found.values())
 
     def _blank(self, samples: int, sizes: Sizes) -> tuple[Tensor, ...]:
         """Images to measure with."""

@@ -100,7 +100,9 @@ def tune(program: FrozenProgram, steps: tuple[Step, ...], known: Measurements) -
 def _tune_layer(program: FrozenProgram, number: int, step: ConvStep, known: Measurements) -> Way:
     lanes, size, groups = program.layout.lanes, program.made[number], program.groups[number]
     candidates = ways(step, lanes, size, groups)
-    key = _key(step, lanes, program.patches(number), program.extents[step.input], size, groups)
+    key = _key(
+        step, lanes, program.patches(number), program.extents[step.input], size, groups, program.recut(number)
+    )
     best = _remembered(known.get(key), candidates)
     if best is None:
         best = _fastest(program, number, candidates)
@@ -138,12 +140,19 @@ def _fastest(program: FrozenProgram, number: int, candidates: list[Way]) -> Way:
 
 
 def _key(
-    step: ConvStep, lanes: int, patches: Patches, read: Extent, size: tuple[int, int], groups: Groups
+    step: ConvStep,
+    lanes: int,
+    patches: Patches,
+    read: Extent,
+    size: tuple[int, int],
+    groups: Groups,
+    recut: int,
 ) -> str:
     """What the time of a layer follows from. Numbers of weights are alike within a fifth."""
     weights = round(4 * log2(max(1, len(step.weight.values))))
     shape = "x".join(map(str, step.weight.shape))
     return (
         f"{lanes} lanes, {patches.bands} bands of {patches.strips}, {shape}, stride {step.stride}, "
-        f"{weights}/4 bits, {size[0]} x {size[1]} of {read.width}, sum {int(step.shortcut is not None)}, groups {groups}"
+        f"{weights}/4 bits, {size[0]} x {size[1]} of {read.width}, sum {int(step.shortcut is not None)}, groups {groups}, "
+        f"recut {recut}"
     )

@@ -5,6 +5,7 @@ final network, from the newest checkpoint, or from its small file. The zeros of 
 a grown weight starts at zero, and stays there where its input never changes, as at the border of digits.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.show.words import layer_label
 from sparseopt.topology.bits import unpack
 from sparseopt.topology.skew import relative_scale
+
+log = logging.getLogger(__name__)
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -56,8 +59,15 @@ def _measured(fan_in: Tensor) -> LayerFanIn:
 
 
 def last_densities(run: Run) -> Mapping[str, float]:
-    """Of its last masks, or as they were archived."""
-    return {name: float(mask.double().mean()) for name, mask in last_masks(run).items()} or run.densities
+    """Of its last masks, or as they were archived; of a dense run, and of one whose masks cannot be read, there are none."""
+    if run.config.method == "dense":
+        return {}
+    try:
+        masks = last_masks(run)
+    except UserError as reason:
+        log.warning("%s: its densities are not known", reason)
+        return run.densities
+    return {name: float(mask.double().mean()) for name, mask in masks.items()} or run.densities
 
 
 def last_masks(run: Run) -> dict[str, Tensor]:

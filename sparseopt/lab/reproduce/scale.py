@@ -162,7 +162,7 @@ class Scale:
         if name.removesuffix(DECAY) == "auto":
             raise UserError(
                 f"--corrections {name} chooses layer by layer, and in a table every row is one correction: write "
-                f"layer{name.removeprefix('auto')}, which it is in networks with batch norm"
+                f"layer{name.removeprefix('auto')}, which it is before batch norm under methods that do not go by gradients"
             )
         if name.removesuffix(DECAY) not in ORDER:
             raise UserError(f"--corrections has no {name!r}{near(name, ORDER)}; there are {_list(ORDER)}")

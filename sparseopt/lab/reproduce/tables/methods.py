@@ -95,9 +95,10 @@ def _mean_cost(dense: Mapping[str, int], cell: Cell) -> Cost | None:
 def _run_cost(dense: Mapping[str, int], run: Run) -> Cost | None:
     if run.config.method == "dense":
         return 1.0, 1.0
-    method = build_method(run.config, run.last["step"])
-    if not (densities := last_densities(run)):
+    densities = last_densities(run)
+    if not densities or "step" not in run.last:
         return None
+    method = build_method(run.config, run.last["step"])
     flops = at_densities(dense, densities)
     return flops.inference, flops.training(method)
 

@@ -1,0 +1,59 @@
+"""What a user is told of the correction in force: when an optimizer is made, and when another method changes it."""
+
+import logging
+import warnings
+
+from torch.optim import Optimizer
+
+from sparseopt.methods import Method
+from sparseopt.optim.correction import Correction, in_force, left_plain
+from sparseopt.optim.tried import ignores_scale
+from sparseopt.optim.wrapper import OptimizerWrapper
+from sparseopt.topology import Topology
+from sparseopt.topology.summary import listed
+
+log = logging.getLogger(__name__)
+
+
+def tell_of_correction(base: Optimizer, topology: Topology, method: Method, correction: Correction) -> None:
+    """To be called by what the user has called: a warning names the line of hers."""
+    now = in_force(correction, method)
+    if topology.init == "sparse" and now != "none":
+        warnings.warn(
+            "init='sparse' already removes the skew at the start, and the correction on top of it over-corrects; "
+            "use correction='none' with it, or the model's own initialisation",
+            stacklevel=3,
+        )
+    if correction == "auto":
+        _tell_where(topology, method)
+    _tell_without_effect(base, topology, now)
+
+
+def _tell_where(topology: Topology, method: Method) -> None:
+    """Say which layers "auto" corrects, if not all; loudly if none, because then it is the plain method."""
+    others = [name for name in topology.layers if name not in topology.normed]
+    if left_plain(method) and topology.normed:
+        log.warning(
+            "no skew correction: %s moves connections by the gradient, and such a method has trained worse with it than without; "
+            "correction='layer' is the paper's, and correction='none' says that plain is what you want",
+            type(method).__name__,
+        )
+    elif others:
+        log.log(
+            logging.INFO if topology.normed else logging.WARNING,
+            "skew correction in %d of %d layers, those whose output goes into BatchNorm; not in %s; "
+            "correction='layer' corrects all",
+            *(len(topology.normed), len(topology.layers), listed(others, 5)),
+        )
+
+
+def _tell_without_effect(base: Optimizer, topology: Topology, correction: Correction) -> None:
+    """Say so where factors on gradients change nothing; loudly, if they were asked for."""
+    corrected = correction != "none" and (correction != "auto" or bool(topology.normed))
+    if corrected and not isinstance(base, OptimizerWrapper) and ignores_scale(base):
+        log.log(
+            logging.INFO if correction == "auto" else logging.WARNING,
+            "a step of %s does not depend on the scale of a weight's gradients, so the skew correction, a factor on them, has "
+            "next to no effect with it (docs/corrections.md)",
+            type(base).__name__,
+        )

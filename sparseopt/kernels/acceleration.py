@@ -169,6 +169,9 @@ class Acceleration:
 
     def why_nothing(self) -> str:
         refused = _refused(self.model)
+        here = set(self.model.parameters())
+        if refused is None and not any(each in here for each in self.topology.parameters.values()):
+            return f"the topology is of another model: {type(self.model).__name__} has none of its parameters"
         counted = Counter(reason for reason in self.reasons.values() if reason is not None)
         if refused is not None or not counted:
             return refused or f"{type(self.model).__name__} has no layer that the kernels know"

@@ -6,6 +6,7 @@ Rows of active values cannot be trained by methods that change their number, nor
 import logging
 import weakref
 from collections.abc import Mapping
+from math import ceil
 
 import torch
 from torch.optim import Optimizer
@@ -46,8 +47,8 @@ def check_method(method: Method, base: Optimizer, topology: Topology) -> None:
     check_fit_for_rows(base, topology, method)
     if method.drop_fraction > 0 and method.every >= method.end and not method.changes_counts():
         log.warning(
-            "%s never moves a connection: every=%d, but its updates end before step %g; lower every, or train longer",
-            *(type(method).__name__, method.every, method.end),
+            "%s never moves a connection: every=%d, but its updates end before step %d; lower every, or train longer",
+            *(type(method).__name__, method.every, ceil(method.end)),
         )
 
 
@@ -121,6 +122,11 @@ def check_parameters(base: Optimizer, topology: Topology) -> None:
         if any(map(is_sharded, held.values())):
             remedy = (
                 "FSDP2 puts others in their place, so call fully_shard before sparsify, with storage='dense'"
+            )
+        elif len(missing) == len(topology.parameters):
+            raise ValueError(
+                "the optimizer has none of the topology's parameters: it is of another model, or the model was copied after "
+                "sparsify"
             )
         raise ValueError(
             f"the optimizer lacks {len(missing)} of the topology's {len(topology.parameters)} parameters: "

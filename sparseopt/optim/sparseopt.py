@@ -49,7 +49,7 @@ from sparseopt.optim.fit import (
 )
 from sparseopt.optim.gradients import PREPARE
 from sparseopt.optim.terms import add_terms, show_gradients
-from sparseopt.optim.told import tell_of_correction
+from sparseopt.optim.told import tell_of_correction, tell_of_start
 from sparseopt.optim.tried import elementwise_state
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict, forget_directions, states
 from sparseopt.optim.written import Written
@@ -213,9 +213,16 @@ class SparseOpt(OptimizerWrapper):
     def _start(self) -> None:
         """The method has masks of its own to begin with. What they cut may have been loaded, with masks still to come."""
         self._asleep.woken = True
+        before = self.topology.sparsity()
         with self._cut.watching({} if trains_inactive(self.method) else self.topology.storage):
             self._move_connections()
         self._fall_asleep()
+        tell_of_start(self.method, before, self.topology)
+
+    def __repr__(self) -> str:
+        correction = in_force(self.correction, self.method)
+        what = f"{self.method}, {self.topology}, correction={correction!r}"
+        return f"{type(self).__name__}({what}) around {self.base}"
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)

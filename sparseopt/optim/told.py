@@ -1,4 +1,4 @@
-"""What a user is told of the correction in force: when an optimizer is made, and when another method changes it."""
+"""What a user is told when an optimizer is made, or gets another method: the correction in force, and what the masks became."""
 
 import logging
 import warnings
@@ -13,6 +13,8 @@ from sparseopt.topology import Topology
 from sparseopt.topology.summary import listed
 
 log = logging.getLogger(__name__)
+
+NOTABLE = 0.02  # change of the sparsity; less is rounding, to a constant fan-in for instance
 
 
 def tell_of_correction(base: Optimizer, topology: Topology, method: Method, correction: Correction) -> None:
@@ -29,20 +31,32 @@ def tell_of_correction(base: Optimizer, topology: Topology, method: Method, corr
     _tell_without_effect(base, topology, now)
 
 
+def tell_of_start(method: Method, before: float, topology: Topology) -> None:
+    """Say that the masks which a method begins with are of another sparsity than those it was given."""
+    after = topology.sparsity()
+    if method.starts_at() is None and abs(after - before) > NOTABLE:
+        log.warning(
+            "%s begins with masks of its own: sparsity %.4g became %.4g", type(method).__name__, before, after
+        )
+
+
 def _tell_where(topology: Topology, method: Method) -> None:
     """Say which layers "auto" corrects, if not all; loudly if none, because then it is the plain method."""
     others = [name for name in topology.layers if name not in topology.normed]
-    if left_plain(method) and topology.normed:
+    if not topology.normed:
         log.warning(
-            "no skew correction: %s moves connections by the gradient, and such a method has trained worse with it than without; "
-            "correction='layer' is the paper's, and correction='none' says that plain is what you want",
+            "no skew correction: the output of none of the %d layers goes into BatchNorm, which makes the skew",
+            len(topology.layers),
+        )
+    elif left_plain(method):
+        log.warning(
+            "no skew correction with %s, by default: methods that go by gradients are left plain, since RigL trained worse "
+            "corrected; 'layer' is the paper's correction, and 'none' asks for plain without this line",
             type(method).__name__,
         )
     elif others:
-        log.log(
-            logging.INFO if topology.normed else logging.WARNING,
-            "skew correction in %d of %d layers, those whose output goes into BatchNorm; not in %s; "
-            "correction='layer' corrects all",
+        log.info(
+            "skew correction in %d of %d layers, those whose output goes into BatchNorm; not in %s",
             *(len(topology.normed), len(topology.layers), listed(others, 5)),
         )
 

@@ -128,8 +128,10 @@ def _one_by_one(room: Mapping[str, int], total: int) -> dict[str, int]:
 
 
 def check_sparsity(sparsity: float, what: str = "sparsity") -> None:
-    if not 0 <= sparsity < 1:  # also refuses NaN
-        raise ValueError(f"{what} must be in [0, 1), got {sparsity}; it is the share of zeros, 0.95 for 95%")
+    if isinstance(sparsity, str) or not 0 <= sparsity < 1:  # also refuses NaN
+        raise ValueError(
+            f"{what} must be in [0, 1), got {sparsity!r}; it is the share of zeros, 0.95 for 95%"
+        )
 
 
 def _sizes(shapes: Mapping[str, Shape]) -> dict[str, int]:

@@ -352,7 +352,7 @@ def test_linear_layers_of_a_model_that_cannot_be_traced() -> None:
     with pytest.raises(ValueError, match=r"cannot be saved.*control flow"):
         engine.save("nowhere")
     why = {each.name: each.reason for each in engine.layers}
-    assert "small" in str(why["c"])
+    assert "65,536 weights" in str(why["c"])
 
 
 def test_a_model_that_cannot_be_traced_and_has_no_sparse_layer() -> None:

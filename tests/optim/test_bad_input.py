@@ -62,6 +62,25 @@ def test_an_optimizer_that_lacks_parameters_is_refused(build: Build) -> None:
         so.SparseOpt(base, topology, so.Static())
 
 
+def test_a_topology_of_another_model_is_named_as_such(build: Build, caplog: pytest.LogCaptureFixture) -> None:
+    (model, _), (_, topology) = build(), build()
+    with pytest.raises(ValueError, match="of another model"):
+        so.SparseOpt(sgd(model), topology, so.Static())
+    so.accelerate(model, topology)
+    assert "the topology is of another model" in caplog.text
+
+
+def test_a_method_that_begins_at_another_sparsity_says_so(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, topology = build(masks=None, sparsity=0.9)
+    method = so.NM(so.SET(total_steps=100), n=2, m=4)
+    optimizer = so.SparseOpt(sgd(model), topology, method, correction="none")
+    # half of 12 x 16 and of 16 x 10; 10 inputs are no groups of four, and stay dense: 216 of 392
+    assert re.search(r"NM begins with masks of its own: sparsity 0\.9\S* became 0\.449\b", caplog.text)
+    assert f"{method}, {topology}, correction='none'" in repr(optimizer)
+
+
 def test_one_optimizer_a_topology(build: Build, train: Callable[..., None]) -> None:
     model, topology = build()
     first = so.SparseOpt(sgd(model), topology, so.RigL(total_steps=10, every=1))
@@ -112,7 +131,7 @@ def test_a_schedule_without_a_single_update_is_told(build: Build, caplog: pytest
     model, topology = build()
     with caplog.at_level("WARNING"):
         so.SparseOpt(sgd(model), topology, so.RigL(total_steps=50))
-    assert re.search(r"RigL .*every=100.* 37\.5", caplog.text)
+    assert re.search(r"RigL .*every=100.* before step 38;", caplog.text)
 
 
 @pytest.fixture

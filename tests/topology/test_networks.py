@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 
 import sparseopt as so
+from sparseopt.topology.start import kinds
 from sparseopt.topology.start.find import DEPTHWISE, EMBEDDING, EXCLUDED, FROZEN, UNKNOWN, VECTOR
 
 
@@ -101,7 +102,9 @@ class Mixer(nn.Module):
         self.left, self.right = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(6, 4))
 
 
-def test_a_module_of_ones_own_is_registered(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_module_of_ones_own_is_registered(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = nn.ModuleDict({"mix": Mixer(), "out": nn.Linear(4, 4)})
     with caplog.at_level(logging.WARNING):
         before = so.sparsify(copy.deepcopy(model), 0.5)
@@ -114,6 +117,10 @@ def test_a_module_of_ones_own_is_registered(caplog: pytest.LogCaptureFixture) ->
     assert [topology.layers[f"mix.{side}"].neurons for side in ("left", "right")] == [6, 4]
     with pytest.raises(ValueError, match=r"neurons_dim .*0 or 1.* 2"):
         so.register_layer(Mixer, "left", neurons_dim=2)
+    with monkeypatch.context() as patch:
+        patch.setitem(kinds._registered, Mixer, {"rihgt": False})
+        with pytest.raises(ValueError, match="Mixer has a weight 'rihgt', and it has left, right"):
+            so.sparsify(Mixer(), 0.5)
     with pytest.raises(TypeError, match=r"kind .*nn\.Module"):
         so.register_layer(Mixer(), "left")  # pyright: ignore[reportArgumentType]
 

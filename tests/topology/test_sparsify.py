@@ -147,6 +147,7 @@ def test_sparse_init_has_variance_two_over_the_active_fan_in() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"sparsity": "0.95"}, r"sparsity must be in \[0, 1\), got '0.95'"),
         ({"sparsity": 1.3}, r"sparsity must be in \[0, 1\), got 1.3; it is the share of zeros, 0.95 for 95%"),
         ({"sparsity": float("nan")}, "got nan"),
         (

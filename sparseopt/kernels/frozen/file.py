@@ -130,7 +130,10 @@ def read(path: str | Path) -> Contents:
     if DENSE_MASKS in metadata:
         return _dense_contents(tensors, _stored_masks(metadata, path), path)
     if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {metadata.get('format')!r}; this version reads {FORMAT!r}")
+        raise ValueError(
+            f"{path} is no model that this version reads, {FORMAT!r}, but {metadata.get('format')!r}; so.load_engine(path) reads "
+            "engines, and so.load what so.kernels.save wrote"
+        )
     masks = {name: _mask(tensors, name, shape, path) for name, shape in _shapes(metadata, path).items()}
     state = {name: _dense(tensors, name, mask, path) for name, mask in masks.items()}
     return Contents({**tensors, **state}, masks)

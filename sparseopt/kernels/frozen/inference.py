@@ -164,7 +164,7 @@ def find_sparse(model: nn.Module, graph: Any, reasons: dict[str, str]) -> Found:
         if not foldable(piece.content, reasons):
             continue
         frozen = freeze_chain(piece.content)
-        if large(frozen, reasons) and worthwhile(frozen, reasons):
+        if worthwhile(frozen, reasons) and large(frozen, reasons):
             found[FrozenChain(frozen)] = piece
     taken = frozenset().union(*(each.nodes for each in found.values()))
     names: Mapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
@@ -191,7 +191,7 @@ def replace_linears(model: nn.Module, untraced: str) -> dict[str, str]:
             reasons[name] = HOOKED
         else:
             frozen = freeze_chain([ChainLayer(module, f"{name}.weight")])
-            if large(frozen, reasons) and worthwhile(frozen, reasons):
+            if worthwhile(frozen, reasons) and large(frozen, reasons):
                 module.sparse = FrozenChain(frozen)
                 module.forward = partial(_only, module.sparse)
     return reasons
@@ -215,7 +215,8 @@ def foldable(layers: Iterable[Normed], reasons: dict[str, str]) -> bool:
 def large(frozen: Linears, reasons: dict[str, str]) -> bool:
     if sum(weight.size for weight in frozen.weights()) >= SMALL:
         return True
-    reasons |= dict.fromkeys(frozen.names(), "too small to gain from another layout")
+    message = f"fewer than {SMALL:,} weights in the layers that run together, and a call of the kernels takes longer"
+    reasons |= dict.fromkeys(frozen.names(), message)
     return False
 
 

@@ -170,7 +170,10 @@ def read(path: str | Path) -> tuple[Saved, dict[str, Any]]:
     except ValueError as error:
         raise ValueError(f"{path} is not an engine: {error}") from error
     if metadata.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {metadata.get('format')!r}; this version reads {FORMAT!r}")
+        raise ValueError(
+            f"{path} is no engine that this version reads, {FORMAT!r}, but {metadata.get('format')!r}; so.load(path, model) "
+            "reads models, and so.load_engine what engine.save wrote"
+        )
     try:
         operations, notes = json.loads(metadata["operations"]), json.loads(metadata["notes"])
         require(isinstance(operations, list) and bool(operations), "it has no operations")

@@ -5,7 +5,7 @@ torch's own layers, recurrent ones included, and Hugging Face's `Conv1D` are kno
 shape that it is computed from is the one to be masked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from torch import nn
@@ -93,8 +93,19 @@ def _leaves(module: nn.Module) -> dict[str, bool]:
         found["weight"] = True
     for kind, leaves in _registered.items():
         if isinstance(module, kind):
+            _check_registered(module, leaves)
             found |= leaves
     return found
+
+
+def _check_registered(module: nn.Module, leaves: Iterable[str]) -> None:
+    there = {*module._parameters, *_parametrized(module)}
+    for leaf in leaves:
+        if not there & {leaf, f"{leaf}_v", f"{leaf}_orig"}:
+            raise ValueError(
+                f"register_layer was told that {type(module).__name__} has a weight {leaf!r}, and it has "
+                f"{', '.join(sorted(there)) or 'none at all'}"
+            )
 
 
 def _parameter(module: nn.Module, leaf: str) -> tuple[str, nn.Parameter | None]:

@@ -116,11 +116,12 @@ def sparsify(
     for parameter in parameters.values():
         _SPARSE[parameter] = weakref.ref(topology)
     _tell(topology)
+    _tell_of_dead(topology, drawn=masks is None)
     return topology
 
 
 def _tell(topology: Topology) -> None:
-    """Say what a user would not expect: what stays dense by itself, that most does, neurons without inputs."""
+    """Say what a user would not expect: what stays dense by itself, and that most does."""
     for reason, what in ((FROZEN, "frozen"), (DEPTHWISE, "depthwise")):
         names = [each.name for each in topology.left_dense if each.why == reason]
         if names:
@@ -136,12 +137,19 @@ def _tell(topology: Topology) -> None:
             *(weights, weights + topology.size()),
             *max(dense, key=lambda each: each.size)[::2],
         )
+
+
+def _tell_of_dead(topology: Topology, *, drawn: bool) -> None:
+    """Masks that were given are the user's own."""
     dead = topology.dead_neurons()
+    advice = (
+        ": lower the sparsity, take another distribution, or give sparsify, for a fresh model, "
+        "masks=so.topology.fan_in_masks(model, sparsity, 'constant')"
+    )
     if dead:
         log.warning(
-            "%d of %d neurons start without a single input; a lower sparsity, another distribution or "
-            "so.topology.fan_in_masks(model, sparsity, 'constant') gives them some",
-            *(dead, topology.neurons()),
+            "%d of %d neurons start without a single input%s",
+            *(dead, topology.neurons(), advice if drawn else ""),
         )
 
 

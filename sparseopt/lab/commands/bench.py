@@ -34,3 +34,7 @@ def bench(sparsity: tuple[float, ...] = (0.9, 0.95, 0.97), seconds: float = 45.0
     console = wide_console()
     print_table(console, table(measured))
     console.print(sentence(measured[len(sparsity) // 2]), highlight=False)
+    console.print(
+        "Dense is torch as it comes, eager; compiled torch and inference engines are faster (docs/kernels.md, docs/engines.md).",
+        highlight=False,
+    )

@@ -175,6 +175,11 @@ class SparseOpt(OptimizerWrapper):
         """The correction in force, {name: one factor a neuron}; empty for "none"."""
         return dict(self._factors) or factors_now(self.topology, in_force(self.correction, self._method))
 
+    def __repr__(self) -> str:
+        correction = in_force(self.correction, self.method)
+        what = f"{self.method}, {self.topology}, correction={correction!r}"
+        return f"{type(self).__name__}({what}) around {self.base}"
+
     @overload
     def step(self, closure: None = None) -> None: ...
     @overload
@@ -218,11 +223,6 @@ class SparseOpt(OptimizerWrapper):
             self._move_connections()
         self._fall_asleep()
         tell_of_start(self.method, before, self.topology)
-
-    def __repr__(self) -> str:
-        correction = in_force(self.correction, self.method)
-        what = f"{self.method}, {self.topology}, correction={correction!r}"
-        return f"{type(self).__name__}({what}) around {self.base}"
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)

@@ -49,6 +49,7 @@ KEPT_PROGRAMS = 8  # combinations of modes whose programs are cached
 
 COMPILED = "it is compiled: accelerate the model before it is given to torch.compile"
 SCRIPTED = "it is a TorchScript module: accelerate the model before it is scripted"
+ANOTHER = "none of the topology's parameters is here"
 WITH_OWN_FUNCTION = (nn.MultiheadAttention,)  # what is in them they do not call
 
 
@@ -164,18 +165,17 @@ class Acceleration:
 
     def _why_not_accepted(self, piece: SparsePiece) -> str:
         if not any(name in self.topology.layers for name, _ in piece.weights()):
-            return "none of the topology's parameters is here"
+            return ANOTHER
         return f"not worth it: {sparsity(piece, self.topology):.0%} zeros in the layers that run together"
 
     def why_nothing(self) -> str:
         refused = _refused(self.model)
-        here = set(self.model.parameters())
-        if refused is None and not any(each in here for each in self.topology.parameters.values()):
-            return f"the topology is of another model: {type(self.model).__name__} has none of its parameters"
         counted = Counter(reason for reason in self.reasons.values() if reason is not None)
         if refused is not None or not counted:
             return refused or f"{type(self.model).__name__} has no layer that the kernels know"
         ((reason, count),) = counted.most_common(1)
+        if reason == ANOTHER and count == len(self.reasons):
+            return f"the topology is of another model: {type(self.model).__name__} has none of its parameters"
         return f"no layer runs on the kernels; {count} of {sum(counted.values())}: {reason}"
 
     def __str__(self) -> str:

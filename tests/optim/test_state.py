@@ -82,29 +82,20 @@ def test_masks_and_union_take_one_bit_a_weight(build: Build, train: Train) -> No
 def test_the_configuration_is_saved_and_a_change_of_it_reported(
     build: Build, caplog: pytest.LogCaptureFixture
 ) -> None:
-    optimizer = wrap(
-        build(), so.RigL(total_steps=80, every=4, drop_fraction=0.2), max_grad_norm=1.0, correction="none"
-    )
-    state = through_a_file(optimizer.state_dict())
+    def made(total_steps: int) -> so.SparseOpt:
+        method = so.RigL(total_steps=total_steps, every=4, drop_fraction=0.2)
+        return wrap(build(), method, max_grad_norm=1.0, correction="none")
+
+    state = through_a_file(made(80).state_dict())
     configuration = state["sparseopt"]["configuration"]
     assert configuration["method"] == "RigL"
     assert configuration["drop_fraction"] == 0.2
     assert configuration["max_grad_norm"] == 1.0
     assert configuration["correction"] == "none"
     with caplog.at_level(logging.WARNING, logger="sparseopt"):
-        wrap(
-            build(),
-            so.RigL(total_steps=80, every=4, drop_fraction=0.2),
-            max_grad_norm=1.0,
-            correction="none",
-        ).load_state_dict(state)
+        made(80).load_state_dict(state)
         assert not caplog.records
-        wrap(
-            build(),
-            so.RigL(total_steps=160, every=4, drop_fraction=0.2),
-            max_grad_norm=1.0,
-            correction="none",
-        ).load_state_dict(state)
+        made(160).load_state_dict(state)
     assert [record.getMessage() for record in caplog.records] == [
         "resuming with total_steps=160; saved with 80"
     ]

@@ -284,13 +284,8 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 def _computed(model: nn.Module, topology: Topology, loss: Callable[[nn.Module], Tensor]) -> Gradients:
     """The gradients of the loss as it is now, inactive weights included; every call sees the same dropout."""
-    wanted = topology.dense_grads.wanted
-    topology.dense_grads.wanted = True
-    try:
-        with torch.random.fork_rng():
-            return _gradients(loss(model), topology)
-    finally:
-        topology.dense_grads.wanted = wanted
+    with topology.dense_grads.all_wanted(), torch.random.fork_rng():
+        return _gradients(loss(model), topology)
 
 
 def _gradients(loss: Tensor, topology: Topology) -> Gradients:

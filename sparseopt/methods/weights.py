@@ -21,9 +21,9 @@ from sparseopt.methods.view import LayerView
 class WeightMethod(Method):
     """Base of the methods that are part of every step.
 
-    `trains_inactive` says that weights outside the mask learn: the gradient is dense at every step, and optimizer state is kept
-    wherever `awake` says. `keeps_inactive` says that the values of all weights are remembered; otherwise the inactive ones start
-    each step at 0.
+    `trains_inactive` says that weights outside the mask learn: gradient and optimizer state are there wherever `awake` says, the
+    whole gradient only for methods that go by it (`uses_gradient`). `keeps_inactive` says that the values of all weights are
+    remembered; otherwise the inactive ones start each step at 0.
     """
 
     moves_weights: ClassVar[bool] = True

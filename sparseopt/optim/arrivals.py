@@ -55,12 +55,16 @@ class Arrivals:
             self._grads.note_held(self._dense)
 
     def _hold(self, parameters: Iterable[Tensor]) -> bool:
-        """Hold gradients to their masks, unless all of them is wanted. Was that done?"""
-        if self._grads.wanted:
+        """Hold gradients to their masks, or to what else learns, unless all of them is wanted. Was that done?"""
+        if self._grads.wanted and not self._grads.learning:
             return False
-        hold((each.grad, self._dense[each].part) for each in parameters if each.grad is not None)
+        hold((each.grad, self._mask(self._dense[each])) for each in parameters if each.grad is not None)
         self._grads.masked = True
         return True
+
+    def _mask(self, storage: Dense) -> Tensor:
+        learning = self._grads.learning.get(storage.layer.name) if self._grads.wanted else None
+        return storage.part if learning is None else learning.view(torch.uint8)
 
 
 def _arrived(arrivals: "weakref.ref[Arrivals]", parameter: Tensor) -> None:

@@ -359,7 +359,9 @@ class SparseOpt(OptimizerWrapper):
         by_norm = self.clip == "paper" and self.max_grad_norm is not None
         step = self.steps + 1
         wanted = by_norm or self._waits_for(step) or self.method.needs_dense_grad(step)
+        only_learning = trains_inactive(self.method) and not by_norm and not self.method.uses_gradient
         self.topology.dense_grads.wanted = wanted
+        self.topology.dense_grads.learning = self._asleep.awake if only_learning else {}
 
     def _waits_for(self, step: int) -> bool:
         """Is an update waiting that this step may still make up for? With the end of the schedule it is dropped, unless it

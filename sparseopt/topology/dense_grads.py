@@ -3,7 +3,8 @@
 Most steps have no use for it. Some do (RigL's updates, the paper's clipping), and the optimizer says so before the backward
 pass: `wanted`. Then whoever computes the gradient of a layer delivers all of it:
 
-- On dense storage it simply is `parameter.grad`, which at all other steps is zero outside the mask as soon as it is there.
+- On dense storage it simply is `parameter.grad`, which at all other steps is zero outside the mask as soon as it is there. Where
+  a method lets some inactive weights learn, and reads no other gradient, it is zero outside these (`learning`).
 - On packed storage `parameter.grad` has the active entries alone. The dense gradient is given here, once for every backward
   pass, as a function that computes rows of it: the step asks for one block of rows after the other.
 
@@ -14,6 +15,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import ClassVar
 
@@ -37,6 +39,8 @@ class DenseGradients:
         self.key = next(self._keys)  # by which compiled code finds it
         self.live[self.key] = self
         self.wanted = False
+        self.learning: Mapping[str, Tensor] = {}
+        """Masks of all weights that learn, by layer, this rank's part: no other gradient is wanted. Empty: all of it is."""
         self.values: weakref.WeakValueDictionary[str, Tensor] = (
             weakref.WeakValueDictionary()
         )  # of packed layers
@@ -47,6 +51,16 @@ class DenseGradients:
         self.masked = False  # have gradients on dense storage been held to their masks?
         self.held: dict[Tensor, tuple[TensorWeakRef, int]] = {}  # which, and how often changed by then
         self.spent: dict[Tensor, tuple[TensorWeakRef, int]] = {}  # those that the step before has used
+
+    @contextmanager
+    def all_wanted(self) -> Iterator[None]:
+        """Whatever the next step reads, backward passes in this block deliver the gradient of every weight."""
+        before = self.wanted, self.learning
+        self.wanted, self.learning = True, {}
+        try:
+            yield
+        finally:
+            self.wanted, self.learning = before
 
     def give(self, name: str, rows: Rows) -> None:
         """Deliver what one use of a packed layer adds to its dense gradient.

@@ -16,7 +16,7 @@ from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.norm import NormWeights
 from sparseopt.kernels.native.once import differentiated_once
-from sparseopt.kernels.native.packed import KernelWeight, PackedWeights
+from sparseopt.kernels.native.packed import KernelWeight, PackedWeights, listed_for
 from sparseopt.topology import Topology
 
 KEPT_WIDTHS = 8  # image widths for which index lists are cached; the oldest are evicted first
@@ -33,7 +33,7 @@ class SparseRegion(nn.Module):
         self.conv_weights = {conv: KernelWeight(conv.module, conv.weight, topology) for conv in region.convs}
         self._idle = Idle()
         self._lists: dict[tuple[Conv, int, int], ConvLists] = {}
-        self._built_for = topology.version
+        self._built_for = listed_for(topology)
 
     def weights(self) -> list[tuple[str, Tensor]]:
         weights = self.conv_weights.values()
@@ -58,9 +58,9 @@ class SparseRegion(nn.Module):
 
     def start(self, key: Key | None = None) -> TapedRun:
         """A run with memory that is free: where there is one, that of a run before with the same key."""
-        if self._built_for != self.topology.version:
+        if self._built_for != listed_for(self.topology):
             self._lists.clear()
-            self._built_for = self.topology.version
+            self._built_for = listed_for(self.topology)
         return self._idle.take(key) or TapedRun(self._new_run(), key)
 
     def _new_run(self) -> RegionRun:
@@ -75,7 +75,7 @@ class SparseRegion(nn.Module):
         )
 
     def key(self, images: tuple[Tensor, ...]) -> Key | None:
-        return key_of(images, self.plan.region.convs, self.conv_weights, self.topology.version)
+        return key_of(images, self.plan.region.convs, self.conv_weights, listed_for(self.topology))
 
     def finish(self, run: TapedRun) -> None:
         self._idle.give(run)

@@ -92,10 +92,13 @@ class TapedRun:
 
 
 def key_of(
-    images: Sequence[Tensor], convs: Iterable[Conv], weights: Mapping[Conv, KernelWeight], version: int
+    images: Sequence[Tensor], convs: Iterable[Conv], weights: Mapping[Conv, KernelWeight], lists: Any
 ) -> Key | None:
-    """What the calls of a training step follow from; None where a step computes something outside of the library."""
-    parts: list[Any] = [version, *(image.shape for image in images)]
+    """What the calls of a training step follow from; None where a step computes something outside of the library.
+
+    `lists`: what the index lists follow from.
+    """
+    parts: list[Any] = [lists, *(image.shape for image in images)]
     for conv in convs:
         weight, norm = weights[conv].parameter, conv.norm
         if conv.module.bias is not None or not weight.is_contiguous():

@@ -10,7 +10,7 @@ from sparseopt.kernels.match.chains import Chain
 from sparseopt.kernels.native.buffers import Buffers
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.once import differentiated_once
-from sparseopt.kernels.native.packed import KernelWeight
+from sparseopt.kernels.native.packed import KernelWeight, listed_for
 from sparseopt.topology import Topology
 from sparseopt.topology.heap import give_back
 
@@ -24,7 +24,7 @@ class SparseChain(nn.Module):
         self.layer_weights = [KernelWeight(layer.module, layer.weight, topology) for layer in chain]
         self.memory = Buffers(operators().lanes())
         self._lists: ChainLists | None = None
-        self._built_for: int | None = None
+        self._built_for: tuple[int, bool] | None = None
 
     def weights(self) -> list[tuple[str, Tensor]]:
         return [
@@ -34,9 +34,9 @@ class SparseChain(nn.Module):
 
     def lists(self) -> ChainLists:
         """Lists of every layer, for the masks in force."""
-        if self._lists is None or self._built_for != self.topology.version:
+        if self._lists is None or self._built_for != listed_for(self.topology):
             self._lists = None  # before new ones are made: one set is held at a time
-            self._lists, self._built_for = ChainLists(self.layer_weights), self.topology.version
+            self._lists, self._built_for = ChainLists(self.layer_weights), listed_for(self.topology)
             give_back()
         return self._lists
 

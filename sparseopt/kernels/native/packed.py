@@ -3,7 +3,7 @@
 Packed storage has both as they are. From a dense weight the values are gathered before a pass, and the gradient is scattered
 after it. Where a step reads the gradient of inactive weights too, it is computed from what the layer has read (x) and the
 gradient of what it has written (dy): that of a linear layer by torch, on packed storage when the step asks for it, that of a
-convolution by a kernel, at once.
+convolution by a kernel, at once. If only a few inactive weights learn (Top-KAST), they are listed with the active ones, as zeros.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,13 @@ from sparseopt.topology.dense_grads import Rows, join
 from sparseopt.topology.scatter import Scatter, scatter_of, scatter_values
 
 NOTHING = floats(0)
+LISTED = 0.25
+"""Share of the weights up to which those that learn are listed: of more of them, all gradients are computed apart as fast."""
+
+
+def listed_for(topology: Topology) -> tuple[int, bool]:
+    """What index lists follow from: the masks, and whether weights outside them learn that alone have a gradient then."""
+    return topology.version, bool(topology.dense_grads.learning)
 
 
 class KernelWeight:
@@ -26,6 +33,7 @@ class KernelWeight:
 
     def __init__(self, module: nn.Conv2d | nn.Linear, name: str | None, topology: Topology) -> None:
         self.module, self.name, self.topology = module, name, topology
+        self._lists_learning = False  # is all that learns among the positions?
 
     @property
     def scatter(self) -> Scatter | None:
@@ -45,8 +53,9 @@ class KernelWeight:
         return self.module.weight.shape if scatter is None else scatter.shape
 
     def position(self) -> Tensor:
-        """Where the active values are in the dense weight: all of them, in a layer that is not sparse."""
-        scatter = self.scatter
+        """Where the values that count are in the dense weight: the active ones, those that learn besides, or, in a layer that
+        is not sparse, all."""
+        scatter, self._lists_learning = self.scatter, False
         if scatter is not None:
             return scatter.index.int()
         if self.name is None:  # a pooling, whose channels read themselves alone
@@ -55,6 +64,9 @@ class KernelWeight:
             mask = self.topology.masks.get(self.name)
             if mask is None or mask.shape != self.module.weight.shape:
                 return torch.arange(self.module.weight.numel(), dtype=torch.int32, device="cpu")
+            learning = self.topology.dense_grads.learning.get(self.name)
+            if learning is not None and learning.count_nonzero() <= LISTED * learning.numel():
+                self._lists_learning, mask = True, learning
         return positions(mask)
 
     def values(self, position: Tensor) -> Tensor:
@@ -69,7 +81,8 @@ class KernelWeight:
     @property
     def dense_wanted(self) -> bool:
         """Does the coming step read the gradient of inactive weights, too?"""
-        return self.topology.dense_grads.wanted and self.name in self.topology.storage
+        wanted = self.topology.dense_grads.wanted and self.name in self.topology.storage
+        return wanted and not self._lists_learning
 
 
 class PackedWeights:

@@ -97,6 +97,8 @@ def sparse_training(
     wrapped: bool,
     storage: str = "dense",
     activations: torch.dtype = torch.float32,
+    method: so.Method | None = None,
+    break_even: float = 0.5,
 ) -> Step:
     """Accelerated training; `wrapped` in SparseOpt, or with the plain optimizer, which keeps the zeros as well."""
     model = make(network)
@@ -109,8 +111,9 @@ def sparse_training(
     )
     optimizer = sgd(model)
     if wrapped:
-        optimizer = so.SparseOpt(optimizer, topology, so.Static())
-    return training_step(so.accelerate(model, topology, activations=activations), optimizer, x)
+        optimizer = so.SparseOpt(optimizer, topology, method or so.Static())
+    model = so.accelerate(model, topology, activations=activations, break_even=break_even)
+    return training_step(model, optimizer, x)
 
 
 def settled(model: nn.Module, x: Tensor) -> nn.Module:

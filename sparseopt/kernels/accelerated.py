@@ -15,7 +15,6 @@ from sparseopt.kernels.acceleration import (
     accelerated_layers,
     forwards,
     layers_of,
-    sparsity,
 )
 from sparseopt.kernels.conv.region import SparseRegion
 from sparseopt.kernels.match.modules import weight_parameter
@@ -49,14 +48,15 @@ def accelerate(
     returned as it was, and the log says why. `summary` tells of every layer how it runs; `restore` undoes it; copies of the
     model are not accelerated.
 
-    Layers that can run together stay together; a group whose share of zeros is below `break_even` stays dense. With `layers`,
-    names such as `accelerated_layers` gives, exactly the groups of these layers run on the kernels.
+    Layers that can run together stay together; while the share of zeros of a group is below `break_even` it runs densely. A
+    network that GMP makes sparse by and by goes over to the kernels by itself, and under AC/DC leaves them in dense phases.
+    With `layers`, names such as `accelerated_layers` gives, exactly the groups of these layers run on the kernels.
 
     Args:
         model: the network; it is changed in place and returned.
         topology: its topology, as `sparsify` returned it.
-        break_even: share of zeros below which a group of layers stays dense.
-        layers: names of the layers that may run on the kernels; None: all.
+        break_even: share of zeros below which a group of layers runs densely.
+        layers: names of the layers that run on the kernels, whatever their zeros; None: all, by `break_even`.
         activations: as what convolutions keep them between the forward and the backward pass: `torch.float32`, or
             `torch.bfloat16`, which takes half the memory. Arithmetic, statistics and gradients are float32 all the same.
 
@@ -71,9 +71,7 @@ def accelerate(
     if activations not in (torch.float32, torch.bfloat16):
         raise ValueError(f"activations must be torch.float32 or torch.bfloat16, got {activations}")
     if layers is None:
-        return install(
-            model, topology, lambda piece: sparsity(piece, topology) >= break_even, activations=activations
-        )
+        return install(model, topology, lambda _: True, activations=activations, break_even=break_even)
     if not layers:
         restore(model)
         return model
@@ -99,13 +97,12 @@ def summary(model: nn.Module) -> str:
 
 
 def _table(model: nn.Module, shared: Acceleration | None) -> str:
-    reasons = {} if shared is None else shared.reasons
     fused = {each for encoder in model.modules() if isinstance(encoder, FUSED) for each in encoder.children()}
     rows = [
         (
             name or type(model).__name__,
             type_before_parametrizations(module).__name__,
-            _how(reasons.get(module, "the model is not accelerated"), module, shared, fused=module in fused),
+            _how(module, shared, fused=module in fused),
         )
         for name, module in layers_in(model)
     ]
@@ -113,16 +110,18 @@ def _table(model: nn.Module, shared: Acceleration | None) -> str:
     return "\n".join(f"{name:{widths[0]}}  {kind:{widths[1]}}  {how}" for name, kind, how in rows)
 
 
-def _how(reason: str | None, module: nn.Module, shared: Acceleration | None, *, fused: bool) -> str:
+def _how(module: nn.Module, shared: Acceleration | None, *, fused: bool) -> str:
+    if shared is None:
+        return "dense: the model is not accelerated"
+    reason = shared.why_dense(module)
     if reason is not None:
         return f"dense: {reason}"
     if fused:
         return (
             "sparse, but for evaluation without gradients, where torch's fused encoder layer computes densely"
         )
-    kept = torch.float32 if shared is None else shared.activations
+    kept, known = shared.activations, set(shared.topology.parameters.values())
     half = kept != torch.float32 and isinstance(module, nn.Conv2d)
-    known = set() if shared is None else set(shared.topology.parameters.values())
     how = "sparse" if weight_parameter(module) in known else "on the kernels with the others, not sparse"
     return f"{how}, activations kept as {str(kept).removeprefix('torch.')}" if half else how
 
@@ -142,7 +141,12 @@ def _regions(model: nn.Module) -> Iterator[SparseRegion]:
 
 
 def install(
-    model: Model, topology: Topology, accept: Accept, *, activations: torch.dtype = torch.float32
+    model: Model,
+    topology: Topology,
+    accept: Accept,
+    *,
+    activations: torch.dtype = torch.float32,
+    break_even: float = 0.0,
 ) -> Model:
     """Let the pieces that are accepted run on the kernels; log what came of it."""
     restore(model)
@@ -151,7 +155,7 @@ def install(
     except BuildError as reason:
         logger.warning("not accelerated: %s", reason)
         return model
-    shared = Acceleration(model, topology, accept, activations)
+    shared = Acceleration(model, topology, accept, activations, break_even)
     shared.enter(model)
     if not any(forwards(model)):
         logger.warning("not accelerated: %s", shared.why_nothing())
@@ -161,6 +165,8 @@ def install(
             f"activations={activations} is for convolutions that run on the kernels, and {type(model).__name__} has none: "
             "leave it out, and its linear layers keep float32"
         )
+    elif not accelerated_layers(model):
+        logger.warning("nothing is faster on the kernels yet: %s", shared.why_nothing())
     else:
         logger.info("accelerated %s", str(shared))  # whoever keeps the record keeps no model
     for line in _table(model, shared).splitlines():

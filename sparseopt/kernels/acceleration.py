@@ -69,16 +69,11 @@ def layers_of(piece: SparsePiece) -> tuple[str, ...]:
     return tuple(name.removesuffix(".weight") for name, _ in piece.weights())
 
 
-def sparsity(piece: Any, topology: Topology) -> float:
-    """Share of zeros over all weights of a piece."""
-    weights = piece.weights()
-    sparse = topology.layers
-    active = sum(topology.active(name) if name in sparse else each.numel() for name, each in weights)
-    return 1 - active / sum(topology.size(name) if name in sparse else each.numel() for name, each in weights)
-
-
 class Acceleration:
-    """What the accelerated parts of one model share: `reasons` says of every layer why it runs densely, None if it does not."""
+    """What the accelerated parts of one model share: `why_dense` says of every layer why it runs densely, None if it does not.
+
+    Pieces that are accepted run on the kernels, as long as their share of zeros is at least `break_even`.
+    """
 
     def __init__(
         self,
@@ -86,10 +81,12 @@ class Acceleration:
         topology: Topology,
         accept: Accept,
         activations: torch.dtype = torch.float32,
+        break_even: float = 0.0,
     ) -> None:
         self.model, self.topology, self.accept, self.activations = model, topology, accept, activations
+        self.break_even = break_even
         self.suspended = False  # everything runs densely
-        self.reasons: dict[nn.Module, str | None] = {}
+        self.reasons: dict[nn.Module, str | GuardedPiece] = {}  # why a layer is dense, or where it runs
         self.changes: Counter[nn.Module] = Counter()
 
     def enter(
@@ -116,7 +113,7 @@ class Acceleration:
         except Unsupported as reason:
             self._enter_children(module, str(reason))
             return
-        if forward.pieces():
+        if forward.guarded():
             module.forward = forward
 
     def _enter_children(self, module: nn.Module, why: str) -> None:
@@ -150,12 +147,12 @@ class Acceleration:
         kept: dict[GuardedPiece, Piece[Any]] = {}
         for piece in found:
             sparse = _sparse(piece, self.topology, self.activations)
-            reason = wrong_kind(sparse)
-            if reason is None and not self.accept(sparse):
-                reason = self._why_not_accepted(sparse)
-            if reason is None:
-                kept[GuardedPiece(sparse, extract(traced.program, piece), self.topology)] = piece
-            self.reasons |= dict.fromkeys(_modules_of(piece), reason)
+            where = wrong_kind(sparse) or self._why_not_accepted(sparse)
+            if where is None:
+                dense = extract(traced.program, piece)
+                where = GuardedPiece(sparse, dense, self.topology, self.break_even)
+                kept[where] = piece
+            self.reasons |= dict.fromkeys(_modules_of(piece), where)
         rewrite(traced.program, kept)
         for called in traced.modules.values():
             if called in traced.opaque or holds_modules(called):
@@ -163,14 +160,22 @@ class Acceleration:
                 self.enter(called, f"{type(called).__name__}, which holds it, {why}")
         return Program(traced.program, list(kept), traced.guards)
 
-    def _why_not_accepted(self, piece: SparsePiece) -> str:
-        if not any(name in self.topology.layers for name, _ in piece.weights()):
+    def _why_not_accepted(self, piece: SparsePiece) -> str | None:
+        if self.break_even > 0 and not any(name in self.topology.layers for name, _ in piece.weights()):
             return ANOTHER
-        return f"not worth it: {sparsity(piece, self.topology):.0%} zeros in the layers that run together"
+        return None if self.accept(piece) else "not among the layers that were chosen"
+
+    def why_dense(self, module: nn.Module) -> str | None:
+        where = self.reasons.get(module, "the model is not accelerated")
+        if isinstance(where, str):
+            return where
+        if where.pays():
+            return None
+        return f"{where.zeros():.0%} zeros in the layers that run together, too few until there are {where.break_even:.0%}"
 
     def why_nothing(self) -> str:
         refused = _refused(self.model)
-        counted = Counter(reason for reason in self.reasons.values() if reason is not None)
+        counted = Counter(reason for each in self.reasons if (reason := self.why_dense(each)) is not None)
         if refused is not None or not counted:
             return refused or f"{type(self.model).__name__} has no layer that the kernels know"
         ((reason, count),) = counted.most_common(1)
@@ -179,8 +184,10 @@ class Acceleration:
         return f"no layer runs on the kernels; {count} of {sum(counted.values())}: {reason}"
 
     def __str__(self) -> str:
-        found = list(forwards(self.model))
-        layers, pieces = len(accelerated_layers(self.model)), sum(each.pieces() for each in found)
+        layers, pieces = (
+            len(accelerated_layers(self.model)),
+            sum(each.pieces() for each in forwards(self.model)),
+        )
         return f"{type(self.model).__name__}: {count(layers, 'layer')} in {count(pieces, 'piece')} on sparse kernels"
 
 
@@ -287,16 +294,16 @@ class SparseForward(Replacement):
         return getattr, (self.module, "forward")
 
     def guarded(self) -> list[GuardedPiece]:
-        """The parts that run on the kernels, in the mode that was traced first and is still known."""
+        """The parts that can run on the kernels, in the mode that was traced first and is still known."""
         return next((program.pieces for program in self._programs.values() if program is not None), [])
 
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers that run on the kernels."""
-        return tuple(name for piece in self.guarded() for name in layers_of(piece.sparse))
+        """Names of the layers that run on the kernels now."""
+        return tuple(name for piece in self.guarded() if piece.pays() for name in layers_of(piece.sparse))
 
     def pieces(self) -> int:
-        """Number of parts of the module that run on the kernels."""
-        return len(self.guarded())
+        """Number of parts of the module that run on the kernels now."""
+        return sum(piece.pays() for piece in self.guarded())
 
     def __repr__(self) -> str:
         found = f"{count(len(self.layers()), 'layer')} in {count(self.pieces(), 'piece')}"

@@ -28,12 +28,26 @@ Weights = list[tuple[str, Tensor]]
 KEPT_SIZES = 64  # image sizes whose answer is cached
 
 
-class GuardedPiece(nn.Module):
-    """`sparse` and `dense` compute the same from the same parameters, which are the model's own."""
+def sparsity(piece: SparsePiece, topology: Topology) -> float:
+    """Share of zeros over all weights of a piece."""
+    weights = piece.weights()
+    sparse = topology.layers
+    active = sum(topology.active(name) if name in sparse else each.numel() for name, each in weights)
+    return 1 - active / sum(topology.size(name) if name in sparse else each.numel() for name, each in weights)
 
-    def __init__(self, sparse: SparsePiece, dense: nn.Module, topology: Topology) -> None:
+
+class GuardedPiece(nn.Module):
+    """`sparse` and `dense` compute the same from the same parameters, which are the model's own.
+
+    While the share of zeros is below `break_even`, the piece runs densely: under GMP or AC/DC it may be so for a time.
+    """
+
+    def __init__(
+        self, sparse: SparsePiece, dense: nn.Module, topology: Topology, break_even: float = 0.0
+    ) -> None:
         super().__init__()
-        self.sparse, self.dense, self.topology = sparse, dense, topology
+        self.sparse, self.dense, self.topology, self.break_even = sparse, dense, topology, break_even
+        self._zeros: tuple[int, float] | None = None  # the share of zeros, for a version of the topology
         self.inputs: tuple[Tensor, ...] | None = (
             None  # those of the next call are kept here, if it is not None
         )
@@ -62,8 +76,21 @@ class GuardedPiece(nn.Module):
             return tuple(each.to(lower) for each in outputs)
         return outputs
 
+    def zeros(self) -> float:
+        """Share of zeros under the masks in force."""
+        version = self.topology.version
+        if self._zeros is None or self._zeros[0] != version:
+            self._zeros = version, sparsity(self.sparse, self.topology)
+        return self._zeros[1]
+
+    def pays(self) -> bool:
+        """Are there enough zeros now for the kernels to be faster?"""
+        return self.break_even <= 0 or self.zeros() >= self.break_even
+
     def on_kernels(self, inputs: Sequence[Tensor]) -> bool:
-        if forward_ad._current_level >= 0:  # derivatives forward, which the kernels have none of
+        if (
+            not self.pays() or forward_ad._current_level >= 0
+        ):  # derivatives forward, which the kernels have none of
             return False
         weights = self.sparse.weights()
         return (

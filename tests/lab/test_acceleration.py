@@ -63,6 +63,21 @@ def test_a_run_that_goes_on_keeps_what_auto_chose(tmp_path: Path, monkeypatch: p
     assert so.kernels.accelerated_layers(summary.experiment.model) == ("1", "4")
 
 
+def test_auto_goes_by_the_zeros_where_these_become_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Measured at the first step, which is dense, the kernels would lose for good."""
+    monkeypatch.setattr(so.kernels, "faster_layers", lambda *_: pytest.fail("measured"))
+    config = small(method="gmp", sparsity=0.9)
+    assert so.kernels.accelerated_layers(build(config, accelerate="auto").model) == ()
+    assert "0% zeros in the layers that run together, too few until there are 50%" in caplog.text
+    with pytest.raises(UserError, match="stopped after step 20"):
+        train(config, tmp_path, accelerate="auto", observers=[StopAt(20)])
+    summary = train(config, tmp_path, accelerate="auto")
+    assert summary.experiment is not None
+    assert so.kernels.accelerated_layers(summary.experiment.model) == ("1", "4")
+
+
 def test_a_dense_run_has_nothing_to_accelerate() -> None:
     assert "forward" not in build(small(method="dense"), accelerate="on").model.__dict__
 

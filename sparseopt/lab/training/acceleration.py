@@ -31,11 +31,13 @@ def put_on_kernels(
     topology: so.Topology,
     data: Pipeline,
     ranks: Ranks,
+    method: so.Method,
     decided: Sequence[str] | None = None,
 ) -> None:
     """Let the model train on the kernels, or leave it as it is; what was decided and why is logged.
 
     `decided` are the layers that "auto" chose when the run began: another measurement might choose others, and other bits.
+    Where a method makes layers sparser or denser on the way, the first step says nothing, and "auto" goes by their zeros.
     """
     if choice == "off":
         return
@@ -43,6 +45,9 @@ def put_on_kernels(
     if choice in ("on", "bfloat16"):
         kept = torch.bfloat16 if choice == "bfloat16" else torch.float32
         so.accelerate(model, topology, break_even=0.0, activations=kept)
+        return
+    if method.changes_counts():
+        so.accelerate(model, topology)
         return
     if decided is None:
         images, _ = next(iter(data.train_batches(0, 0)))

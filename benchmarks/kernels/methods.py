@@ -24,11 +24,12 @@ def main() -> None:
     )
     x = images(given.network, given.batch)
     steps = dense_training(given.network, x, given.dense)
+    erk_topkast = so.TopKAST(LONG, sparsity=0.95, backward_sparsity=0.9, distribution="erk")
     methods: dict[str, tuple[float, so.Method]] = {
         **{f"static masks, {zeros:.0%} zeros": (zeros, so.Static()) for zeros in ZEROS},
         "SNFS, 95%": (0.95, so.SNFS(total_steps=LONG)),
-        "Top-KAST, 95% forward, 90% backward": (0.0, so.TopKAST(LONG, sparsity=0.95, backward_sparsity=0.9)),
-        "annealed top-k, 95%": (0.95, so.AnnealedTopK(LONG, sparsity=0.95, start=0.95)),
+        "Top-KAST, 95% forward, 90% backward": (0.0, erk_topkast),
+        "annealed top-k, 95% in every layer": (0.95, so.AnnealedTopK(LONG, sparsity=0.95, start=0.95)),
     }
     for name, (zeros, method) in methods.items():
         steps[name] = sparse_training(

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from sparseopt.kernels.acceleration import (
+    NOT_ACCELERATED,
     Acceleration,
     Accept,
     SparseForward,
@@ -112,7 +113,7 @@ def _table(model: nn.Module, shared: Acceleration | None) -> str:
 
 def _how(module: nn.Module, shared: Acceleration | None, *, fused: bool) -> str:
     if shared is None:
-        return "dense: the model is not accelerated"
+        return f"dense: {NOT_ACCELERATED}"
     reason = shared.why_dense(module)
     if reason is not None:
         return f"dense: {reason}"
@@ -166,7 +167,7 @@ def install(
             "leave it out, and its linear layers keep float32"
         )
     elif not accelerated_layers(model):
-        logger.warning("nothing is faster on the kernels yet: %s", shared.why_nothing())
+        logger.warning("not accelerated for now: %s", shared.why_nothing())
     else:
         logger.info("accelerated %s", str(shared))  # whoever keeps the record keeps no model
     for line in _table(model, shared).splitlines():

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -49,6 +50,7 @@ KEPT_PROGRAMS = 8  # combinations of modes whose programs are cached
 
 COMPILED = "it is compiled: accelerate the model before it is given to torch.compile"
 SCRIPTED = "it is a TorchScript module: accelerate the model before it is scripted"
+NOT_ACCELERATED = "the model is not accelerated"
 ANOTHER = "none of the topology's parameters is here"
 WITH_OWN_FUNCTION = (nn.MultiheadAttention,)  # what is in them they do not call
 
@@ -60,9 +62,15 @@ def forwards(model: nn.Module) -> Iterator["SparseForward"]:
             yield forward
 
 
-def accelerated_layers(model: nn.Module) -> tuple[str, ...]:
-    """The names of the layers that run on the kernels; none if the model is not accelerated."""
-    return tuple(dict.fromkeys(name for forward in forwards(model) for name in forward.layers()))
+def accelerated_layers(model: nn.Module, *, waiting: bool = False) -> tuple[str, ...]:
+    """The names of the layers that run on the kernels; none if the model is not accelerated.
+
+    Args:
+        model: the network.
+        waiting: name those as well that will, once they have zeros enough.
+    """
+    pieces = (piece for forward in forwards(model) for piece in forward.guarded() if waiting or piece.pays())
+    return tuple(dict.fromkeys(name for piece in pieces for name in layers_of(piece.sparse)))
 
 
 def layers_of(piece: SparsePiece) -> tuple[str, ...]:
@@ -86,7 +94,7 @@ class Acceleration:
         self.model, self.topology, self.accept, self.activations = model, topology, accept, activations
         self.break_even = break_even
         self.suspended = False  # everything runs densely
-        self.reasons: dict[nn.Module, str | GuardedPiece] = {}  # why a layer is dense, or where it runs
+        self.reasons: dict[nn.Module, str | ref[GuardedPiece]] = {}  # why a layer is dense, or where it runs
         self.changes: Counter[nn.Module] = Counter()
 
     def enter(
@@ -149,9 +157,8 @@ class Acceleration:
             sparse = _sparse(piece, self.topology, self.activations)
             where = wrong_kind(sparse) or self._why_not_accepted(sparse)
             if where is None:
-                dense = extract(traced.program, piece)
-                where = GuardedPiece(sparse, dense, self.topology, self.break_even)
-                kept[where] = piece
+                guarded = GuardedPiece(sparse, extract(traced.program, piece), self.topology, self.break_even)
+                kept[guarded], where = piece, ref(guarded)
             self.reasons |= dict.fromkeys(_modules_of(piece), where)
         rewrite(traced.program, kept)
         for called in traced.modules.values():
@@ -161,17 +168,21 @@ class Acceleration:
         return Program(traced.program, list(kept), traced.guards)
 
     def _why_not_accepted(self, piece: SparsePiece) -> str | None:
-        if self.break_even > 0 and not any(name in self.topology.layers for name, _ in piece.weights()):
-            return ANOTHER
-        return None if self.accept(piece) else "not among the layers that were chosen"
+        known = any(name in self.topology.layers for name, _ in piece.weights())
+        if self.accept(piece) and (known or self.break_even <= 0):
+            return None
+        return "not among the layers that were chosen" if known else ANOTHER
 
     def why_dense(self, module: nn.Module) -> str | None:
-        where = self.reasons.get(module, "the model is not accelerated")
+        where = self.reasons.get(module, NOT_ACCELERATED)
         if isinstance(where, str):
             return where
-        if where.pays():
+        piece = where()
+        if piece is None:
+            return NOT_ACCELERATED
+        if piece.pays():
             return None
-        return f"{where.zeros():.0%} zeros in the layers that run together, too few until there are {where.break_even:.0%}"
+        return f"{piece.zeros():.1%} zeros in the layers that run together, which pays from {piece.break_even:.0%} on"
 
     def why_nothing(self) -> str:
         refused = _refused(self.model)
@@ -184,10 +195,8 @@ class Acceleration:
         return f"no layer runs on the kernels; {count} of {sum(counted.values())}: {reason}"
 
     def __str__(self) -> str:
-        layers, pieces = (
-            len(accelerated_layers(self.model)),
-            sum(each.pieces() for each in forwards(self.model)),
-        )
+        layers = len(accelerated_layers(self.model))
+        pieces = sum(each.pieces() for each in forwards(self.model))
         return f"{type(self.model).__name__}: {count(layers, 'layer')} in {count(pieces, 'piece')} on sparse kernels"
 
 
@@ -259,9 +268,13 @@ class SparseForward(Replacement):
 
     @_disable_dynamo
     def program(self) -> Program | None:
-        """The program for the module as it is now; None if it is to run densely."""
+        """The program for the module as it is now; None if it is to run densely: a compiler then sees the module's own code."""
         if self.shared.suspended or has_global_hooks():
             return None
+        found = self._traced()
+        return found if found is not None and any(piece.pays() for piece in found.pieces) else None
+
+    def _traced(self) -> Program | None:
         if not self._structure.holds():
             logger.info("%s has changed since it was accelerated: traced anew", type(self.module).__name__)
             self._structure = Structure(self.module.modules())

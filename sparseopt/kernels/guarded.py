@@ -77,20 +77,22 @@ class GuardedPiece(nn.Module):
         return outputs
 
     def zeros(self) -> float:
-        """Share of zeros under the masks in force."""
+        """Share of zeros under the masks in force. Where it has become too small, the kernels' memory is given back."""
         version = self.topology.version
         if self._zeros is None or self._zeros[0] != version:
             self._zeros = version, sparsity(self.sparse, self.topology)
+            if self._zeros[1] < self.break_even:
+                self.sparse.forget()
         return self._zeros[1]
 
     def pays(self) -> bool:
-        """Are there enough zeros now for the kernels to be faster?"""
-        return self.break_even <= 0 or self.zeros() >= self.break_even
+        """Are there zeros enough now?"""
+        return self.zeros() >= self.break_even
 
     def on_kernels(self, inputs: Sequence[Tensor]) -> bool:
-        if (
-            not self.pays() or forward_ad._current_level >= 0
-        ):  # derivatives forward, which the kernels have none of
+        if not self.pays():
+            return False
+        if forward_ad._current_level >= 0:  # derivatives forward, which the kernels have none of
             return False
         weights = self.sparse.weights()
         return (

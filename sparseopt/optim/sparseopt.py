@@ -48,7 +48,7 @@ from sparseopt.optim.fit import (
     refuse_capture,
 )
 from sparseopt.optim.gradients import PREPARE
-from sparseopt.optim.terms import add_terms, show_gradients
+from sparseopt.optim.terms import add_terms, reads_gradient, show_gradients
 from sparseopt.optim.told import tell_of_correction, tell_of_start
 from sparseopt.optim.tried import elementwise_state
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict, forget_directions, states
@@ -315,7 +315,7 @@ class SparseOpt(OptimizerWrapper):
         check_agreement(new, self.steps)
         if isinstance(method, WeightMethod) and method.trains_inactive:
             topology.replace(new, counts, {}, start=start)  # what becomes inactive stays as it is
-            stay = self._asleep.choose(topology, method, self.steps, self.memory)
+            stay = self._asleep.choose(topology, method, self.steps, self.memory) if new else {}
             for name, stays in stay.items():
                 _, *state = self._entries_of(topology.parameters[name])
                 for tensor in state:
@@ -359,7 +359,7 @@ class SparseOpt(OptimizerWrapper):
         by_norm = self.clip == "paper" and self.max_grad_norm is not None
         step = self.steps + 1
         wanted = by_norm or self._waits_for(step) or self.method.needs_dense_grad(step)
-        only_learning = trains_inactive(self.method) and not by_norm and not self.method.uses_gradient
+        only_learning = trains_inactive(self.method) and not by_norm and not reads_gradient(self.method)
         self.topology.dense_grads.wanted = wanted
         self.topology.dense_grads.learning = self._asleep.awake if only_learning else {}
 

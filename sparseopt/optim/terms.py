@@ -10,18 +10,27 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sparseopt.methods import WeightMethod
+from sparseopt.methods import Method, WeightMethod
 from sparseopt.methods.view import Memory
 from sparseopt.optim.connections import view_of
 from sparseopt.topology import Topology
 from sparseopt.topology.sharding import local, part_like, whole
 
 
+def reads_gradient(method: Method) -> bool:
+    """Does a method read the gradient, at its updates or at every step?"""
+    return method.uses_gradient or _watches(method)
+
+
+def _watches(method: Method) -> bool:
+    return isinstance(method, WeightMethod) and type(method).watch is not WeightMethod.watch
+
+
 @torch.no_grad()
 def show_gradients(
     method: WeightMethod, topology: Topology, step: int, memory: Memory, gradients: Mapping[str, Tensor]
 ) -> None:
-    if type(method).watch is WeightMethod.watch:
+    if not _watches(method):
         return
     for name, grad in gradients.items():
         method.watch(view_of(topology, name, step, whole(grad), memory), step)

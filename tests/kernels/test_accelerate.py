@@ -278,7 +278,7 @@ def test_where_the_kernels_cannot_help_the_model_is_unchanged(
     topology = so.sparsify(elsewhere, 0.5)
     assert "on meta" in unchanged(elsewhere.to("meta"), topology, caplog)
     dense = nn.Sequential(nn.Linear(4, 4))
-    assert "25% zeros" in unchanged(dense, so.sparsify(dense, 0.25), caplog)
+    assert "25.0% zeros" in unchanged(dense, so.sparsify(dense, 0.25), caplog)
     other = nn.Conv1d(8, 16, 3)
     assert "not Conv1d" in unchanged(other, so.sparsify(other, 0.5), caplog)
     compiled = torch.compile(nn.Sequential(nn.Linear(4, 4)), backend="eager")

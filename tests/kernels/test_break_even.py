@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import sparseopt as so
-from sparseopt.kernels.guarded import GuardedPiece
+from sparseopt.kernels.linear.chain import SparseChain
 
 
 def network() -> nn.Module:
@@ -41,17 +41,20 @@ def test_under_gmp_it_goes_over_once_there_are_enough_zeros(
     sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = so.SparseOpt(sgd, topology, method, correction="none")
     so.accelerate(model, topology, break_even=break_even)
-    zeros, ran = [], []
-    on_kernels = GuardedPiece.on_kernels
+    calls: list[SparseChain] = []
+    forward = SparseChain.forward
 
-    def spy(piece: GuardedPiece, inputs: tuple[torch.Tensor, ...]) -> bool:
-        ran.append(on_kernels(piece, inputs))
-        zeros.append(topology.sparsity())
-        return ran[-1]
+    def spy(chain: SparseChain, x: torch.Tensor) -> tuple[torch.Tensor]:
+        calls.append(chain)
+        return forward(chain, x)
 
-    monkeypatch.setattr(GuardedPiece, "on_kernels", spy)
-    train(model, optimizer, 20)
-    assert ran == [each >= break_even for each in zeros]
+    monkeypatch.setattr(SparseChain, "forward", spy)
+    ran = []
+    for _ in range(20):
+        enough, before = topology.sparsity() >= break_even, len(calls)
+        train(model, optimizer, 1)
+        ran.append(len(calls) > before)
+        assert ran[-1] == enough
     assert set(ran) == {True, False}
 
 
@@ -70,13 +73,48 @@ def test_under_acdc_it_leaves_the_kernels_in_dense_phases() -> None:
     assert set(ran) == {True, False}
 
 
+def test_a_dense_phase_needs_no_memory_of_the_kernels() -> None:
+    model = network()
+    topology = so.sparsify(model, 0.9)
+    so.accelerate(model, topology)
+    model(torch.randn(16, 32)).sum().backward()
+    (piece,) = model.forward.guarded()  # pyright: ignore[reportFunctionMemberAccess]
+    assert piece.sparse._lists is not None
+    everything = {name: torch.ones_like(mask) for name, mask in topology.masks.items()}
+    topology.replace(everything, {name: mask.numel() for name, mask in everything.items()}, {})
+    model(torch.randn(16, 32)).sum().backward()
+    assert piece.sparse._lists is None
+    assert so.kernels.accelerated_layers(model) == ()
+    assert so.kernels.accelerated_layers(model, waiting=True) == ("0", "3", "6")
+
+
+def test_a_compiler_sees_what_runs_densely() -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    model = network().eval()
+    so.accelerate(model, so.sparsify(model, 0.3))
+    x = torch.randn(16, 32)
+    expected = model(x)
+    torch.testing.assert_close(torch.compile(model, backend=backend)(x), expected)
+    assert any("linear" in str(graph.graph) for graph in graphs)
+
+
+def test_layers_of_another_model_are_told_of_as_such(caplog: pytest.LogCaptureFixture) -> None:
+    so.accelerate(network(), so.sparsify(network(), 0.9), layers=("0",))
+    assert "the topology is of another model" in caplog.text
+
+
 def test_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
     model = network()
     topology = so.sparsify(model, 0.3, distribution="uniform")
     so.accelerate(model, topology)
     assert caplog.records[0].levelname == "WARNING"
-    assert "nothing is faster on the kernels yet" in caplog.text
-    waiting = "dense: 30% zeros in the layers that run together, too few until there are 50%"
+    assert "not accelerated for now" in caplog.text
+    waiting = "dense: 30.0% zeros in the layers that run together, which pays from 50% on"
     assert so.kernels.summary(model).count(waiting) == 3
     sparse = {
         name: torch.arange(mask.numel()).view(mask.shape) % 10 == 0 for name, mask in topology.masks.items()

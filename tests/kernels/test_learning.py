@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 import sparseopt as so
 from sparseopt.kernels.conv.run import RegionRun
 from sparseopt.kernels.linear import run as linear_run
+from sparseopt.methods.view import LayerView
 
 STEPS = 4
 
@@ -119,7 +121,73 @@ def test_clipping_as_the_paper_does_reads_all_of_it() -> None:
     )
 
 
-def test_a_report_of_the_skew_sees_the_whole_gradient() -> None:
+@dataclass(frozen=True)
+class Resting(so.TopKAST):
+    """Active weights of odd number rest."""
+
+    def awake(self, view: LayerView, step: int) -> Tensor:
+        odd = torch.arange(view.mask.numel()).view(view.mask.shape) % 2 == 1
+        return super().awake(view, step) & ~odd
+
+
+@dataclass(frozen=True)
+class Watching(so.TopKAST):
+    """Looks at the gradient of every step."""
+
+    seen: list[float] = field(default_factory=list)
+
+    def watch(self, view: LayerView, step: int) -> None:
+        assert view.grad is not None
+        self.seen.append(view.grad.count_nonzero().item() / view.grad.numel())
+
+
+def started(method: so.Method) -> tuple[nn.Module, so.SparseOpt]:
+    torch.manual_seed(0)
+    model = convolutions()
+    topology = so.sparsify(model, 0.0)
+    optimizer = so.SparseOpt(
+        torch.optim.SGD(model.parameters(), lr=0.05), topology, method, correction="none"
+    )
+    return so.accelerate(model, topology, break_even=0.0), optimizer
+
+
+def differs(model: nn.Module) -> float:
+    """How far the output is from that of a dense copy."""
+    with torch.no_grad():
+        return (loss_of(model, 0) - loss_of(copy.deepcopy(model), 0)).abs().item()
+
+
+def test_active_weights_that_rest_are_computed_with() -> None:
+    model, _ = started(Resting(total_steps=9, sparsity=0.9, backward_sparsity=0.8))
+    assert differs(model) < 1e-5
+
+
+def test_masks_and_weights_of_before_are_computed_with() -> None:
+    """What learns is the optimizer's, and another one than when they were saved."""
+    model, optimizer = started(so.TopKAST(total_steps=99, sparsity=0.9, backward_sparsity=0.8))
+    weights, masks = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.topology.state_dict())
+    for step in range(20):
+        optimizer.zero_grad()
+        loss_of(model, step).mul(-100).backward()
+        optimizer.step()
+    optimizer.topology.load_state_dict(masks)
+    model.load_state_dict(weights)
+    assert differs(model) < 1e-5
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_a_method_that_watches_sees_the_whole_gradient(accelerated: bool) -> None:
+    method = Watching(total_steps=9, sparsity=0.9, backward_sparsity=0.8)
+    model, optimizer = started(method)
+    if not accelerated:
+        so.kernels.restore(model)
+    loss_of(model, 0).backward()
+    optimizer.step()
+    assert len(method.seen) == 3
+    assert max(method.seen) > 0.5  # a fifth of the weights learn
+
+
+def test_the_whole_gradient_can_be_asked_for() -> None:
     optimizer, *_ = next(trained(convolutions, 0.8))
     grads = optimizer.topology.dense_grads
     before = grads.wanted, grads.learning

@@ -70,7 +70,7 @@ def test_auto_goes_by_the_zeros_where_these_become_more(
     monkeypatch.setattr(so.kernels, "faster_layers", lambda *_: pytest.fail("measured"))
     config = small(method="gmp", sparsity=0.9)
     assert so.kernels.accelerated_layers(build(config, accelerate="auto").model) == ()
-    assert "0% zeros in the layers that run together, too few until there are 50%" in caplog.text
+    assert "0.0% zeros in the layers that run together, which pays from 50% on" in caplog.text
     with pytest.raises(UserError, match="stopped after step 20"):
         train(config, tmp_path, accelerate="auto", observers=[StopAt(20)])
     summary = train(config, tmp_path, accelerate="auto")

@@ -77,6 +77,10 @@ class SparseRegion(nn.Module):
     def key(self, images: tuple[Tensor, ...]) -> Key | None:
         return key_of(images, self.plan.region.convs, self.conv_weights, listed_for(self.topology))
 
+    def forget(self) -> None:
+        """Give back the memory of runs that are over, and the lists."""
+        self._idle, self._lists = Idle(), {}
+
     def finish(self, run: TapedRun) -> None:
         self._idle.give(run)
 

@@ -40,6 +40,10 @@ class SparseChain(nn.Module):
             give_back()
         return self._lists
 
+    def forget(self) -> None:
+        """Give back the memory of runs that are over, and the lists."""
+        self.memory, self._lists = Buffers(operators().lanes()), None
+
     def start(self) -> ChainRun:
         return ChainRun(self.chain, self.layer_weights, self.lists(), self.memory)
 

@@ -65,8 +65,9 @@ class KernelWeight:
             if mask is None or mask.shape != self.module.weight.shape:
                 return torch.arange(self.module.weight.numel(), dtype=torch.int32, device="cpu")
             learning = self.topology.dense_grads.learning.get(self.name)
-            if learning is not None and learning.count_nonzero() <= LISTED * learning.numel():
-                self._lists_learning, mask = True, learning
+            # A method may let active weights rest, and masks may be loaded before what learns: all that is active counts.
+            if learning is not None and (both := mask | learning).count_nonzero() <= LISTED * mask.numel():
+                self._lists_learning, mask = True, both
         return positions(mask)
 
     def values(self, position: Tensor) -> Tensor:

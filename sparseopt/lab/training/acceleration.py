@@ -15,6 +15,7 @@ from sparseopt.optim.fit import why_not_packed
 
 Accelerate = Literal["auto", "on", "bfloat16", "off"]  # bfloat16: on, and activations are kept as that
 Storage = Literal["dense", "packed"]
+BEGINS = 0.01  # less sparsity than it is to have, with which a network counts as one that becomes sparse
 
 
 def choose_storage(asked: Storage | None, accelerate: Accelerate, method: so.Method) -> Storage:
@@ -31,13 +32,13 @@ def put_on_kernels(
     topology: so.Topology,
     data: Pipeline,
     ranks: Ranks,
-    method: so.Method,
+    sparsity: float,
     decided: Sequence[str] | None = None,
 ) -> None:
     """Let the model train on the kernels, or leave it as it is; what was decided and why is logged.
 
     `decided` are the layers that "auto" chose when the run began: another measurement might choose others, and other bits.
-    Where a method makes layers sparser or denser on the way, the first step says nothing, and "auto" goes by their zeros.
+    Of a network that is to come to a larger `sparsity` than it begins with, the first step says nothing: "auto" goes by zeros.
     """
     if choice == "off":
         return
@@ -46,7 +47,7 @@ def put_on_kernels(
         kept = torch.bfloat16 if choice == "bfloat16" else torch.float32
         so.accelerate(model, topology, break_even=0.0, activations=kept)
         return
-    if method.changes_counts():
+    if topology.sparsity() < sparsity - BEGINS and (decided is None or decided):
         so.accelerate(model, topology)
         return
     if decided is None:

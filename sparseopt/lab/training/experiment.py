@@ -106,8 +106,7 @@ def build(
         model = build_model(config, data.shape, data.classes).to(device)
         if config.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        method = build_method(config, total_steps)
-        kept = choose_storage(storage, accelerate, method)
+        kept = choose_storage(storage, accelerate, build_method(config, total_steps))
         topology = build_topology(config, model, kept)
         optimizer = build_optimizer(config, model, topology, total_steps)
     except ValueError as error:  # the library's, which name the option and the remedy
@@ -118,7 +117,7 @@ def build(
         *(config.warmup_lr, config.peak_lr, config.final_lr),
     )
     if topology is not None:
-        put_on_kernels(accelerate, model, topology, data, ranks, method, on_kernels)
+        put_on_kernels(accelerate, model, topology, data, ranks, config.sparsity, on_kernels)
     forward = model if ranks.size == 1 else DistributedDataParallel(model)
     return Experiment(config, data, model, topology, optimizer, schedule, device, forward, ranks)
 

@@ -164,7 +164,7 @@ def record(experiment: Experiment, accelerate: Accelerate = "off") -> dict[str, 
     config, topology = experiment.config, experiment.topology
     of_masks: dict[str, Any] = {}  # a dense network has none, and is not another environment for that
     if topology is not None:
-        layers = list(so.kernels.accelerated_layers(experiment.model))
+        layers = list(so.kernels.accelerated_layers(experiment.model, waiting=True))
         of_masks = {"storage": topology.kind(), "on_kernels": layers}
     return {
         "config": config.to_json(),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 from statistics import fmean
 
+import sparseopt as so
 from sparseopt.analysis.flops import at_densities
 from sparseopt.lab.config.recipes import MethodName
 from sparseopt.lab.report.masks import last_densities
@@ -109,5 +110,5 @@ def _kernels(run: Run) -> str:
     if not layers:  # early records do not say which
         return NOTHING if layers is None and run.environment.get("accelerate") == "on" else "no"
     method = build_method(run.config, run.last["step"])
-    dense = all(method.needs_dense_grad(step) for step in (1, 2))
+    dense = all(method.needs_dense_grad(step) for step in (1, 2)) and not isinstance(method, so.TopKAST)
     return counted(len(layers), "layer") + (", dense gradients" if dense else "")

@@ -19,8 +19,8 @@ from sparseopt.topology.dense_grads import Rows, join
 from sparseopt.topology.scatter import Scatter, scatter_of, scatter_values
 
 NOTHING = floats(0)
-LISTED = 0.25
-"""Share of the weights up to which those that learn are listed: of more of them, all gradients are computed apart as fast."""
+LISTED = 0.2
+"""Share of a layer's weights that may be listed besides the active ones: with more, all gradients are computed apart as fast."""
 
 
 def listed_for(topology: Topology) -> tuple[int, bool]:
@@ -66,8 +66,8 @@ class KernelWeight:
                 return torch.arange(self.module.weight.numel(), dtype=torch.int32, device="cpu")
             learning = self.topology.dense_grads.learning.get(self.name)
             # A method may let active weights rest, and masks may be loaded before what learns: all that is active counts.
-            if learning is not None and (both := mask | learning).count_nonzero() <= LISTED * mask.numel():
-                self._lists_learning, mask = True, both
+            if learning is not None and (learning & ~mask).count_nonzero() <= LISTED * mask.numel():
+                self._lists_learning, mask = True, mask | learning
         return positions(mask)
 
     def values(self, position: Tensor) -> Tensor:

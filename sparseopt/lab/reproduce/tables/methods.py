@@ -110,5 +110,6 @@ def _kernels(run: Run) -> str:
     if not layers:  # early records do not say which
         return NOTHING if layers is None and run.environment.get("accelerate") == "on" else "no"
     method = build_method(run.config, run.last["step"])
-    dense = all(method.needs_dense_grad(step) for step in (1, 2)) and not isinstance(method, so.TopKAST)
+    of_all = not isinstance(method, so.TopKAST)  # which reads those of its backward set
+    dense = of_all and all(method.needs_dense_grad(step) for step in (1, 2))
     return counted(len(layers), "layer") + (", dense gradients" if dense else "")

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Iterator
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 
+REFUSED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+"""Why layers are dense in models of which `accelerate` could put nothing on the kernels."""
 FUSED = nn.TransformerEncoderLayer  # reads the weights of its layers itself where it can
 
 
@@ -93,8 +96,7 @@ def summary(model: nn.Module) -> str:
     2  Linear    sparse
     4  Bilinear  dense: the kernels run Linear and Conv2d, not Bilinear
     """
-    shared = next((forward.shared for forward in forwards(model)), None)
-    return _table(model, shared)
+    return _table(model, next((forward.shared for forward in forwards(model)), None))
 
 
 def _table(model: nn.Module, shared: Acceleration | None) -> str:
@@ -113,7 +115,7 @@ def _table(model: nn.Module, shared: Acceleration | None) -> str:
 
 def _how(module: nn.Module, shared: Acceleration | None, *, fused: bool) -> str:
     if shared is None:
-        return f"dense: {NOT_ACCELERATED}"
+        return f"dense: {REFUSED.get(module, NOT_ACCELERATED)}"
     reason = shared.why_dense(module)
     if reason is not None:
         return f"dense: {reason}"
@@ -132,6 +134,7 @@ def restore(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module.__dict__.get("forward"), SparseForward):
             del module.forward
+        REFUSED.pop(module, None)
 
 
 def _regions(model: nn.Module) -> Iterator[SparseRegion]:
@@ -155,11 +158,13 @@ def install(
         operators()
     except BuildError as reason:
         logger.warning("not accelerated: %s", reason)
+        REFUSED.update((layer, str(reason)) for _, layer in layers_in(model))
         return model
     shared = Acceleration(model, topology, accept, activations, break_even)
     shared.enter(model)
     if not any(forwards(model)):
         logger.warning("not accelerated: %s", shared.why_nothing())
+        REFUSED.update((layer, shared.why_dense(layer) or NOT_ACCELERATED) for _, layer in layers_in(model))
     elif activations != torch.float32 and not any(_regions(model)):
         restore(model)
         raise ValueError(

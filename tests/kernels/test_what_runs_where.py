@@ -305,3 +305,18 @@ def test_a_dense_layer_among_sparse_ones_is_told_apart() -> None:
     so.accelerate(model, so.sparsify(model, 0.95, exclude="2.weight"))
     rows = [line.split(maxsplit=2)[2] for line in so.kernels.summary(model).splitlines()]
     assert rows == ["sparse", "on the kernels with the others, not sparse", "sparse"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.Conv1d(8, 8, 3), "not Conv1d"),
+        (nn.Conv2d(3, 64, 4, stride=4), "stride"),
+    ],
+)
+def test_a_model_that_gains_nothing_keeps_its_reasons(layer: nn.Module, reason: str) -> None:
+    model = nn.Sequential(layer)
+    so.accelerate(model, so.sparsify(model, 0.9))
+    assert reason in so.kernels.summary(model)
+    so.kernels.restore(model)
+    assert so.kernels.summary(model).endswith("dense: the model is not accelerated")

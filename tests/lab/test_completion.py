@@ -28,6 +28,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["train", "cif"], ["cifar100-resnet20"]),
         (["train", "digits-mlp", "--spars"], ["--sparsity"]),
         (["train", "--clip", "p"], ["paper"]),
+        (["train", "--storage", "p"], ["packed"]),
         (["flops", "cif"], ["cifar100-resnet20"]),
         (["sweep", "--retry"], ["--retry-failed"]),
         (["analyse", "sk"], ["skew"]),

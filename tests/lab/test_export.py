@@ -44,6 +44,22 @@ def test_safetensors(trained: tuple[Path, Summary], capsys: pytest.CaptureFixtur
     assert all(torch.equal(contents.state[name], value) for name, value in expected.items())
 
 
+def test_of_a_stopped_run_it_says_so(
+    trained: tuple[Path, Summary], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(trained[0], tmp_path / "run", ignore=shutil.ignore_patterns("summary.json"))
+    assert main(["export", str(tmp_path / "run")]) == 0
+    assert "is not complete: what is exported is its network after step 31" in caplog.text
+
+
+def test_a_figure_is_not_written_as_what_it_cannot_be(
+    trained: tuple[Path, Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", str(trained[0]), "--out", str(tmp_path / "a.jpg")]) != 0
+    assert "figures are written as .png, .pdf, .svg, not as .jpg" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("format", ["safetensors", "onnx", "hub"])
 def test_a_packed_run_is_exported_too(format: str, tmp_path: Path) -> None:
     if format == "onnx":

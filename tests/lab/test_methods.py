@@ -76,6 +76,13 @@ def test_settings_it_does_not_have_are_refused(options: dict[str, Any], message:
         build_method(dataclasses.replace(config("rigl"), **options), 100)
 
 
+def test_flops_says_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert flops_command.main(["text-decoder"]) == 0
+    told = capsys.readouterr().out
+    assert "5 epochs of 6,500 texts" in told
+    assert "FLOPs," in told
+
+
 def test_flops_leaves_dense_what_the_recipe_leaves_dense(capsys: pytest.CaptureFixture[str]) -> None:
     recipe, shape = RECIPES["cifar100-resnet20"], (3, 32, 32)
     model = build_model(recipe, shape, 100)

@@ -23,7 +23,7 @@ def test_packed_where_the_kernels_run_and_the_method_allows_it(small: Small) -> 
     assert choose_storage(None, "on", gmp) == "dense"
     assert choose_storage("dense", "on", rigl) == "dense"
     assert choose_storage("packed", "off", rigl) == "packed"
-    with pytest.raises(UserError, match=r"GMP .*--weight-storage"):
+    with pytest.raises(UserError, match=r"GMP .*packed storage"):
         choose_storage("packed", "on", gmp)
 
 
@@ -41,7 +41,7 @@ def test_a_run_goes_on_in_its_storage_and_refuses_the_other(small: Small, tmp_pa
     train(small(), run.path, storage="packed")
     assert read_json(run.config_file)["storage"] == "packed"
     (run.path / "summary.json").unlink()
-    with pytest.raises(UserError, match="--weight-storage packed"):
+    with pytest.raises(UserError, match="with packed storage"):
         train(small(), run.path, storage="dense")
     summary = train(small(), run.path)
     assert summary.experiment is not None

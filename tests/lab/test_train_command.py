@@ -47,7 +47,19 @@ def test_it_trains_reports_and_leaves_a_complete_folder(
     accuracy = json.loads((run / "summary.json").read_text())["test_accuracy"]
     assert f"test accuracy {accuracy:.2%}" in text
     assert main([*SMALL, "--sparsity", "0.9", "--method", "set"]) == 0
-    assert "was complete already" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "was complete already: " in told
+    assert "(90.0% zeros in sparse layers)" in told
+    assert main([*SMALL, "--sparsity", "0.9", "--method", "set", "--accelerate", "on"]) == 0
+    assert "was complete already, trained with --accelerate off: " in capsys.readouterr().out
+
+
+def test_the_rate_of_another_optimizer_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    command = [*SMALL, "--epochs", "1", "--optimizer", "adamw"]
+    assert main([*command, "--lr", "0.001", "--out", str(tmp_path / "own")]) == 0
+    assert "trains at" not in caplog.text
+    assert main([*command, "--out", str(tmp_path / "recipe's")]) == 0
+    assert "--optimizer adamw trains at --lr 0.1, the defaults' for sgd" in caplog.text
 
 
 def test_packed_weights_by_either_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +70,7 @@ def test_packed_weights_by_either_name(tmp_path: Path, capsys: pytest.CaptureFix
     (run / "summary.json").unlink()
     capsys.readouterr()
     assert main([*command, "--weight-storage", "dense"]) != 0
-    assert "--weight-storage packed" in capsys.readouterr().err
+    assert "holds a run with packed storage" in capsys.readouterr().err
 
 
 def test_a_run_is_repeated_from_its_record(tmp_path: Path, outcome: Outcome) -> None:

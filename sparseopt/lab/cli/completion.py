@@ -68,10 +68,11 @@ def _options(name: str, kind: Any) -> Options:
         inner = (_options(field.name, hints[field.name]) for field in dataclasses.fields(kind))
         return {option: words for each in inner for option, words in each.items()}
     flag = "--" + name.replace("_", "-")
+    aliases = [each for mark in marks for each in getattr(mark, "aliases", None) or ()]
     if kind is bool:
         single = tyro.conf.FlagCreatePairsOff in marks
         return {flag: []} if single else {flag: [], "--no-" + flag[2:]: []}
-    return {flag: _words(kind)}
+    return dict.fromkeys([flag, *aliases], _words(kind))
 
 
 def _words(kind: Any) -> list[str]:

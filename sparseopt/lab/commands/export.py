@@ -1,5 +1,6 @@
 """`sparseopt export`: a trained network as a file for others."""
 
+import logging
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,10 @@ from sparseopt.lab.export.hub import export_hub
 from sparseopt.lab.export.onnx import export_onnx
 from sparseopt.lab.export.trained import trained
 from sparseopt.lab.runs.catalogue import Run
+from sparseopt.lab.runs.rundir import RunDir
 from sparseopt.lab.system.files import make_folder, reporting_write_errors
+
+log = logging.getLogger(__name__)
 
 SUFFIX = {"safetensors": "sparse.safetensors", "onnx": "model.onnx", "hub": "hub"}
 
@@ -40,6 +44,10 @@ def export(
             the cache.
     """
     network = trained(folder, data_dir)
+    run = RunDir(folder)
+    if run.summary() is None:
+        step = run.checkpoints.newest_step()
+        log.warning("%s is not complete: what is exported is its network after step %s", folder, step)
     path = out or folder / SUFFIX[format]
     make_folder(path.parent)
     if format == "onnx":

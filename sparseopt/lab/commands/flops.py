@@ -42,8 +42,8 @@ def flops(
 ) -> None:
     """Count the floating-point operations of a recipe, dense and sparse; needs no data.
 
-    "one image" is a forward pass, "the run" the whole training; beside each stands the cost relative to dense. What is
-    not given is the recipe's own.
+    FLOPs of the forward pass of one image (or text) and of the whole training, a multiplication and an addition being two;
+    beside each stands the cost relative to dense. What is not given is the recipe's own.
 
     Args:
         recipe: Name of a recipe of `sparseopt train`.
@@ -87,8 +87,9 @@ def _table(recipe: str, configs: list[Config]) -> Table:
     dense, shapes = dense_flops(usual), sparse_shapes(usual)
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     images = usual.epochs * facts.images
+    samples = "texts" if usual.data == "text" else "images"
     table = _empty_table(
-        f"{recipe}: {usual.distribution}, {usual.method}, {usual.epochs} epochs of {facts.images:,} images"
+        f"{recipe}: {usual.distribution}, {usual.method}, {usual.epochs} epochs of {facts.images:,} {samples}"
     )
     table.add_row("dense", *_cells(sizes, at_densities(dense, {}), 1.0, images))
     for config in configs if usual.method != "dense" else ():
@@ -101,7 +102,7 @@ def _table(recipe: str, configs: list[Config]) -> Table:
 
 def _empty_table(title: str) -> Table:
     table = Table("sparsity", title=title, title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("active weights", "one image", "inference", "the run", "training"):
+    for heading in ("active weights", "FLOPs, forward", "of dense", "FLOPs, training", "of dense"):
         table.add_column(heading, justify="right")
     return table
 

@@ -21,6 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import hsv_to_rgb, to_hex
 from matplotlib.figure import Figure
 
+from sparseopt.lab.errors import UserError
 from sparseopt.lab.show.colors import COLORS, INK
 from sparseopt.lab.system.files import make_folder, write_bytes
 
@@ -33,6 +34,8 @@ METADATA: dict[str, Any] = {
     ".svg": {"Date": None},
 }
 """The files that a figure can be written as, and what keeps the time of writing out of them."""
+OTHERS = {".jpg", ".jpeg", ".webp", ".gif", ".tif", ".tiff", ".bmp", ".eps", ".ps"}
+"""Suffixes of pictures that are not written: a dot in the name of a run is no suffix."""
 BOTH = (".png", ".pdf")
 """For the screen and for print: what it is written as if nobody says."""
 
@@ -157,6 +160,8 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
     path = Path(path)
     make_folder(path.parent)
     chosen = path.suffix.lower() in METADATA
+    if not chosen and path.suffix.lower() in OTHERS:
+        raise UserError(f"{path}: figures are written as {', '.join(METADATA)}, not as {path.suffix}")
     files = [path] if chosen else [path.with_name(path.name + suffix) for suffix in BOTH]
     with style(), matplotlib.rc_context({"svg.hashsalt": "sparseopt"}):
         for file in files:

@@ -22,7 +22,7 @@ def choose_storage(asked: Storage | None, accelerate: Accelerate, method: so.Met
     """What was asked for; else packed where all sparse layers are to run on the kernels, and the method can work on it."""
     reason = why_not_packed(method)
     if asked == "packed" and reason is not None:
-        raise UserError(f"{reason}: leave --weight-storage packed out, or choose another --method")
+        raise UserError(f"{reason}: ask for no packed storage, or choose another --method")
     return asked or ("packed" if accelerate in ("on", "bfloat16") and reason is None else "dense")
 
 

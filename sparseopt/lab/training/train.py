@@ -188,8 +188,7 @@ def _storage(run: RunDir, asked: Storage | None) -> Storage | None:
     began = read_json(run.config_file).get("storage") if run.config_file.exists() else None
     if began is not None and asked is not None and began != asked:
         raise UserError(
-            f"{run.path} holds a run with --weight-storage {began}, and goes on in that; leave --weight-storage {asked} out, "
-            "or choose another --out"
+            f"{run.path} holds a run with {began} storage, and goes on in that; ask for no other, or choose another --out"
         )
     return began or asked
 

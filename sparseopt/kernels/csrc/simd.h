@@ -13,6 +13,13 @@
 
 namespace sparseopt {
 
+// Two numbers that lie side by side, by one load: the first is the lower half.
+SPARSEOPT_INLINE int64_t load_two(const int* p) {
+  int64_t both;
+  __builtin_memcpy(&both, p, sizeof both);
+  return both;
+}
+
 template <int L>
 struct Simd {
   typedef float Vec __attribute__((vector_size(L * sizeof(float))));
@@ -20,6 +27,21 @@ struct Simd {
   static SPARSEOPT_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
   static SPARSEOPT_INLINE void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
   static SPARSEOPT_INLINE Vec broadcast(float f) { return f - Vec{}; }
+  // Two numbers that lie side by side, by one load.
+  struct Two {
+    Vec first, second;
+  };
+  static SPARSEOPT_INLINE Two broadcast_two(const float* p) {
+#ifdef SPARSEOPT_SHUFFLES
+    typedef double Doubles __attribute__((vector_size(L * sizeof(float))));
+    double both;
+    __builtin_memcpy(&both, p, sizeof both);
+    const Vec in_turn = (Vec)(both - Doubles{});
+    return {every_other<0>(in_turn, std::make_integer_sequence<int, L>{}), every_other<1>(in_turn, std::make_integer_sequence<int, L>{})};
+#else
+    return {broadcast(p[0]), broadcast(p[1])};
+#endif
+  }
   // As in torch, what is not a number stays so.
   static SPARSEOPT_INLINE Vec relu(Vec v) { return Vec{} > v ? Vec{} : v; }
 
@@ -59,6 +81,13 @@ struct Simd {
       __builtin_memcpy(p, &part, sizeof part);
     }
   }
+
+#ifdef SPARSEOPT_SHUFFLES
+  template <int First, int... Lane>
+  static SPARSEOPT_INLINE Vec every_other(Vec v, std::integer_sequence<int, Lane...>) {
+    return __builtin_shufflevector(v, v, (Lane / 2 * 2 + First)...);
+  }
+#endif
 
   template <int... Index>
   static SPARSEOPT_INLINE Vec shuffle(Vec a, Vec b) {

@@ -68,9 +68,8 @@ void convolve(const Tile& tile) {
     } else {
       each([&](int i, int j) SPARSEOPT_LAMBDA { acc[i][j] = V::load(partial + (i * TW + j) * L); });
     }
-    const auto add = [&](int k) SPARSEOPT_LAMBDA {
-      const Vec weight = V::broadcast(t.value[k]);
-      const float* p = t.x + int64_t(t.offset[k]) * Scale;
+    const auto add = [&](Vec weight, int64_t offset) SPARSEOPT_LAMBDA {
+      const float* p = t.x + offset * Scale;
 #pragma GCC unroll 16
       for (int i = 0; i < TH; ++i) {
         pin(p);
@@ -79,11 +78,15 @@ void convolve(const Tile& tile) {
         if (TH > 1) p += t.x_row;
       }
     };
-    // In pairs: lists are short, and half as many branches are foreseen twice as far.
+    // In pairs, which take one load of offsets and one of weights: loads are what the loop waits for.
     const int last = t.start[o + 1];
     int k = t.start[o];
-    if ((last - k) % 2) add(k++);
-    for (; k < last; k += 2) add(k), add(k + 1);
+    if ((last - k) % 2) add(V::broadcast(t.value[k]), t.offset[k]), ++k;
+    for (; k < last; k += 2) {
+      const auto [first, second] = V::broadcast_two(t.value + k);
+      const int64_t offsets = load_two(t.offset + k);
+      add(first, int32_t(offsets)), add(second, offsets >> 32);
+    }
     if (!t.last_block) {
       each([&](int i, int j) SPARSEOPT_LAMBDA { V::store(partial + (i * TW + j) * L, acc[i][j]); });
       continue;

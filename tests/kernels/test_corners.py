@@ -265,12 +265,12 @@ def test_measurements_from_several_threads(tmp_path: Path) -> None:
 
     def work(number: int) -> None:
         for index in range(200):
-            known.put(f"{number}-{index}", 1, 2, 3.0)
+            known.put(f"{number}-{index}", (1, 2), 3.0)
             known.keep()
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(work, range(3)))
-    assert Measurements(tmp_path, "layers.json").get("2-199") == (1, 2, 3.0)
+    assert Measurements(tmp_path, "layers.json").get("2-199") == ((1, 2), 3.0)
 
 
 def test_running_statistics_without_a_count_of_batches() -> None:

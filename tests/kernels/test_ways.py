@@ -12,7 +12,7 @@ import sparseopt as so
 from sparseopt.kernels.frozen.chain import FrozenChain
 from sparseopt.kernels.frozen.description import Convs
 from sparseopt.kernels.frozen.groups import group_of, groupable
-from sparseopt.kernels.frozen.layouts import Cut, Layout, layouts
+from sparseopt.kernels.frozen.layouts import Cut, Layout, layouts, narrower
 from sparseopt.kernels.frozen.program import FrozenProgram, extents_of
 from sparseopt.kernels.frozen.region import FrozenRegion
 from sparseopt.kernels.native.build import operators
@@ -73,11 +73,11 @@ def test_every_tile_and_every_block_gives_the_same_bits(
     network = region.prepared((x,)).program.network
     tiles = operators().tiles(layout.lanes)
     assert {(2, 4), (1, 7), (4, 2)} <= {(tile.rows, tile.columns) for tile in tiles}
-    for tile, block in itertools.product(tiles, (0, 1, 2, 4)):
+    for tile, block, copies in itertools.product(tiles, (0, 1, 2, 4), (0, 1)):
         for number, step in enumerate(region.content.learned()):
             direct = step.stride in tile.direct
-            network.choose(number, tile.number, block if block or direct else step.weight.shape[1])
-        assert torch.equal(region(x)[0], expected), (tile, block)
+            network.choose(number, tile.number, block, copies if direct else 1)
+        assert torch.equal(region(x)[0], expected), (tile, block, copies)
 
 
 def in_groups(layout: Layout, content: Convs, narrow: int = 0) -> Layout:
@@ -179,7 +179,7 @@ def test_what_1_x_1_convolutions_read_lies_in_groups_where_it_does_not_fit_the_c
     assert reads["last"] == (0, 0)
 
 
-def test_groups_are_tried_wide_and_narrow_in_all_but_the_finest_images() -> None:
+def test_groups_are_tried_wide_narrow_in_all_but_the_finest_images_and_narrow() -> None:
     model = nn.Sequential(
         *(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 16, 1), nn.ReLU()),
         *(nn.Conv2d(16, 256, 3, 2, 1), nn.ReLU(), nn.Conv2d(256, 16, 1), nn.ReLU()),
@@ -187,8 +187,9 @@ def test_groups_are_tried_wide_and_narrow_in_all_but_the_finest_images() -> None
     )
     content = region_of(so.compile_inference(model, so.sparsify(model, 0.9, distribution="uniform"))).content
     extents = extents_of(content, [(112, 112)])
-    wide, narrow = layouts(content, extents, 1, 8)
-    assert (wide.narrow, narrow.narrow) == (0, 56)
+    (wide,) = layouts(content, extents, 1, 8)
+    tried = [wide, *narrower(wide, extents)]
+    assert [each.narrow for each in tried] == [0, 56, 112]
     groups = [
         [
             read
@@ -197,12 +198,12 @@ def test_groups_are_tried_wide_and_narrow_in_all_but_the_finest_images() -> None
             )
             if step.kernel == (1, 1)
         ]
-        for each in (wide, narrow)
+        for each in tried
     ]
     widest = max(
         tile.columns for tile in operators().tiles(8) if tile.rows == 1
     )  # a level may have none of 14
-    assert groups == ([[14, 14, 14], [14, 8, 7]] if widest >= 14 else [[8, 8, 7], [8, 8, 7]])
+    assert groups == ([[14, 14, 14], [14, 8, 7], [8, 8, 7]] if widest >= 14 else [[8, 8, 7]] * 3)
 
 
 def test_an_image_that_comes_in_is_read_in_rows() -> None:
@@ -321,13 +322,20 @@ def test_linear_layers_in_any_number_of_vectors(lanes: int, samples: int) -> Non
 
 def test_measurements_are_kept_and_doubted(tmp_path: Path) -> None:
     known = Measurements(tmp_path / "kernels", "layers")
-    known.put("a", 1, 3, 0.5)
+    known.put("a", (1, 3), 0.5)
     known.keep()
     again = Measurements(tmp_path / "kernels", "layers")
-    assert again.get("a") == (1, 3, 0.5)
+    assert again.get("a") == ((1, 3), 0.5)
     assert again.get("b") is None
     whole = (tmp_path / "kernels" / "layers").read_bytes()
-    for content in (b"", b"[1, 2]", b"no json", whole[:-1], b'{"a": [0, 3, "x"]}'):
+    for content in (
+        b"",
+        b"[1, 2]",
+        b"no json",
+        whole[:-1],
+        b'{"a": [[0, 3], "x"]}',
+        b'{"a": [[0, "x"], 0.5]}',
+    ):
         (tmp_path / "kernels" / "layers").write_bytes(content)
         assert Measurements(tmp_path / "kernels", "layers").get("a") is None
     (tmp_path / "kernels" / "layers").write_bytes(whole)

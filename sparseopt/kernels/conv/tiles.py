@@ -37,7 +37,7 @@ def fastest_tile(
         return 0
     known = measurements()
     match known.get(key):
-        case int(number), _, _ if 0 <= number < tiles:
+        case (number,), _ if 0 <= number < tiles:
             return number
     blocks = trial_blocks()
     few = [_first(each, blocks) for each in arguments()]
@@ -52,7 +52,7 @@ def fastest_tile(
                 seconds[number] = min(seconds[number], time.perf_counter() - start)
     best = min(range(tiles), key=seconds.__getitem__)
     best = best if seconds[best] < CLEARLY * seconds[0] else 0
-    known.put(key, best, 0, seconds[best])
+    known.put(key, (best,), seconds[best])
     return best
 
 

@@ -22,9 +22,10 @@ struct Conv {
   int64_t stride, padding_rows, padding_columns, shortcut_stride, shortcut_offset, relu, pool;
 };
 
-// tile: its number. block: input channels that are taken together, copied unless they lie together; 0: all, read where they are.
+// tile: its number. block: input channels that are taken together; 0: all. copies: what a tile reads of them is copied together first.
 struct Way {
   int tile = 0, block = 0;
+  bool copies = false;
 };
 
 // An activation's place in the arena, into how many bands and strips a sample is cut in it, and the rows and columns of one patch.
@@ -36,7 +37,7 @@ struct Slot {
     Plane<L> x;
     x.channels = int(channels), x.rows = int(rows), x.width = int(columns), x.border = int(border);
     x.group = int(group);
-    x.channel = (group ? group : columns + 2 * border) * L;
+    x.channel = (group ? group : (columns + 2 * border) | 1) * L;  // odd: else channels meet in few sets of the caches
     x.next_group = x.channel * channels;
     x.row = x.next_group * (group ? (columns + group - 1) / group : 1);
     x.origin = arena + offset + border * x.row + x.sides() * L;
@@ -62,8 +63,7 @@ class Layer {
     phases_ = std::min(S, int(w.width));
     half_ = (window_columns_ + S - 1) / S;
     block_ = way.block ? way.block : int(w.in);
-    const bool one_run = size_.rows == 1 && size_.columns == x.group;
-    copies_ = x.group ? !lies_together(x) || (way.block && !one_run) : way.block > 0;
+    copies_ = way.copies || (x.group && !lies_together(x));
     kernel_ = conv_kernel<L>(way.tile, copies_ ? 1 : S);
     lists_ = make_lists(w, block_, [&](int64_t in, int64_t row, int64_t column) {
       return copies_ ? ((in % block_ * window_rows_ + row) * phases_ * half_ + column % S * half_ + column / S) * L

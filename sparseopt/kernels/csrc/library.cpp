@@ -310,8 +310,8 @@ SPARSEOPT_EXPORT const char* sparseopt_network_new(int64_t threads, const Tables
 }
 
 SPARSEOPT_EXPORT const char* sparseopt_network_choose(int64_t threads, Network* network, int64_t layer, int64_t tile,
-                                                      int64_t block) {
-  return guarded(threads, [&] { network->choose(layer, {int(tile), int(block)}); });
+                                                      int64_t block, int64_t copies) {
+  return guarded(threads, [&] { network->choose(layer, {int(tile), int(block), copies != 0}); });
 }
 
 SPARSEOPT_EXPORT const char* sparseopt_network_time(int64_t threads, const Network* network, int64_t layer, int64_t runs,

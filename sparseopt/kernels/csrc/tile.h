@@ -100,7 +100,9 @@ void convolve(const Tile& tile) {
     }
     if (t.relu) each([&](int i, int j) SPARSEOPT_LAMBDA { acc[i][j] = V::relu(acc[i][j]); });
     float* y = t.y + o * t.y_channel;
-    if (t.recut.ratio > 1) {
+    if (t.recut.ratio == 2 && whole) {  // what cuts mostly are, without a way through memory
+      each([&](int i, int j) SPARSEOPT_LAMBDA { store_parts<L, 2>(y + i * t.y_row + j * L, acc[i][j], t.recut.part); });
+    } else if (t.recut.ratio > 1) {
       alignas(64) float made[TH * TW * L];
       each([&](int i, int j) SPARSEOPT_LAMBDA { V::store(made + (i * TW + j) * L, acc[i][j]); });
       store_recut<L>(t.recut, made, TW * L, y, t.y_row, t.rows, t.columns);

@@ -27,7 +27,7 @@ class Form:
 
     def floats(self, lanes: int) -> int:
         in_groups = -(-self.columns // self.group) * self.group if self.group else 0
-        columns = in_groups or self.columns + 2 * self.border
+        columns = in_groups or (self.columns + 2 * self.border) | 1
         size = self.channels * (self.rows + 2 * self.border) * columns * lanes
         return -(-size // ALIGN) * ALIGN
 

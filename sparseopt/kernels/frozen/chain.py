@@ -34,7 +34,7 @@ class FrozenChain(nn.Module):
         self.content = linears
         self._features = linears.steps[0].weight.shape[1]
         self._made: dict[tuple[int, int], RunChain] = {}
-        self._chosen: dict[int, tuple[int, int, float]] = {}
+        self._chosen: dict[int, tuple[tuple[int, int], float]] = {}
         self._last: tuple[int, RunChain] | None = None  # read without the lock
         self._lock = Lock()
 
@@ -66,7 +66,7 @@ class FrozenChain(nn.Module):
         """How the layers run for the number of samples that came last; empty before the first ones."""
         if not self._chosen:
             return {}
-        samples, (vectors, block, seconds) = next(reversed(self._chosen.items()))
+        samples, ((vectors, block), seconds) = next(reversed(self._chosen.items()))
         together = f"{vectors} x {operators().lanes()} samples together" if vectors else "single samples"
         blocks = f", {block} features in a block" if block else ""
         how = "dense: torch is faster" if vectors == DENSE else f"{together}{blocks}"
@@ -80,7 +80,7 @@ class FrozenChain(nn.Module):
         with self._lock:
             found = self._chosen.pop(size, None) or self._choose(size)
             self._chosen[size] = found
-            run = self._way(*found[:2])
+            run = self._way(*found[0])
             self._last = (few, run)
             return run
 
@@ -93,23 +93,21 @@ class FrozenChain(nn.Module):
             self._made[vectors, block] = run
         return self._made[vectors, block]
 
-    def _choose(self, samples: int) -> tuple[int, int, float]:
+    def _choose(self, samples: int) -> tuple[tuple[int, int], float]:
         """The fastest way for so many samples, measured here or before."""
         known, key = measurements(), self._key(samples)
         ways = [each for each in WAYS if (samples <= 4 if each[0] == 0 else self._fits(each[0], samples))]
-        found = known.get(key)
-        if found is None or found[:2] not in (*ways, (DENSE, 0)):
-            x = zeros(samples, self._features)
-            times = {each: shortest(self._way(*each), x) for each in (*ways, (DENSE, 0))}
-            best = min(times, key=lambda each: times[each])
-            found = (*best, times[best])
-            known.put(key, *found)
-            known.keep()
-            self._made = {each: run for each, run in self._made.items() if each in (best, *self._in_use())}
-        return found
-
-    def _in_use(self) -> list[tuple[int, int]]:
-        return [each[:2] for each in self._chosen.values()]
+        match known.get(key):
+            case (int(vectors), int(block)), seconds if (vectors, block) in (*ways, (DENSE, 0)):
+                return (vectors, block), seconds
+        x = zeros(samples, self._features)
+        times = {each: shortest(self._way(*each), x) for each in (*ways, (DENSE, 0))}
+        best = min(times, key=lambda each: times[each])
+        known.put(key, best, times[best])
+        known.keep()
+        in_use = [best, *(each for each, _ in self._chosen.values())]
+        self._made = {each: run for each, run in self._made.items() if each in in_use}
+        return best, times[best]
 
     def _fits(self, vectors: int, samples: int) -> bool:
         """Neither more lanes than half of which would be empty, nor more groups than a few vectors need."""

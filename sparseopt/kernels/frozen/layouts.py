@@ -84,14 +84,13 @@ def layouts(convs: Convs, extents: Extents, samples: int, lanes: int) -> list[La
     plain = Layout(lanes, patches.bands, strips=patches.strips)
     cut = _with_cuts(convs, extents, lanes) if 2 * samples >= lanes else None
     found = [plain] if cut is None else [cut, plain]
-    return [grouped for each in found for grouped in _with_groups(convs, extents, each)]
+    return [replace(each, grouped=_far(convs, extents, each)) for each in found]
 
 
-def _with_groups(convs: Convs, extents: Extents, layout: Layout) -> list[Layout]:
-    """With groups that are wide everywhere, and with narrow ones in all but the finest images."""
-    far = _far(convs, extents, layout)
-    widths = sorted({extents[value].width for value in far})
-    return [replace(layout, grouped=far, narrow=narrow) for narrow in (0, *widths[-2:-1])]
+def narrower(layout: Layout, extents: Extents) -> list[Layout]:
+    """The same with narrow groups in all but the finest images, and everywhere."""
+    widths = sorted({extents[value].width for value in layout.grouped})
+    return [replace(layout, narrow=narrow) for narrow in widths[-2:]]
 
 
 def _far(convs: Convs, extents: Extents, layout: Layout) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """A frozen region of convolutions, run for images of any size."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import replace
 from math import log
 from threading import Lock
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from sparseopt.kernels.frozen.bands import Extents
 from sparseopt.kernels.frozen.dense import DenseRegion, faster_dense
 from sparseopt.kernels.frozen.description import Convs, ConvStep
-from sparseopt.kernels.frozen.layouts import Layout, layouts
+from sparseopt.kernels.frozen.layouts import Layout, layouts, narrower
 from sparseopt.kernels.frozen.program import FrozenProgram, extents_of
 from sparseopt.kernels.frozen.tuned import Tuned, fastest
 from sparseopt.kernels.frozen.ways import Groups, Way, tune
@@ -96,20 +97,25 @@ class FrozenRegion(nn.Module):
         return {name: how.get(name, "behind the mean") for name in self.content.names()}
 
     def _prepare(self, samples: int, sizes: Sizes) -> Tuned:
-        """The layout that takes the least time for so many samples."""
+        """The layout that takes the least time for so many samples: its lanes and cuts first, then how wide groups are."""
         extents = extents_of(self.content, sizes)
         images = self._blank(samples, sizes)
-        best = fastest(self._candidates(samples, sizes, extents), images, measurements())
+        layouts = self.layouts or self._layouts(extents, samples)
+        best = fastest(self._candidates(layouts, sizes, extents), images, measurements())
+        if not self.layouts:
+            narrow = self._candidates(narrower(best.program.layout, extents), sizes, extents)
+            others = [each for each in narrow if each.program.groups != best.program.groups]
+            best = fastest([best, *others], images, measurements())
         measurements().keep()
         if self.layouts or best.seconds(samples) < self._least_dense(extents) * samples:
             return best
         dense = self._dense(images, best)
         return best if dense is None else replace(best, dense=dense)
 
-    def _candidates(self, samples: int, sizes: Sizes, extents: Extents) -> list[Tuned]:
+    def _candidates(self, layouts: Iterable[Layout], sizes: Sizes, extents: Extents) -> list[Tuned]:
         """One a layout. Where the machine has no tiles for wide groups, or images are small, narrow ones are the same."""
         found: dict[tuple[Layout, tuple[Groups, ...]], Tuned] = {}
-        for layout in self.layouts or self._layouts(extents, samples):
+        for layout in layouts:
             known = self._same(layout, sizes)
             program = FrozenProgram(self.content, extents, layout) if known is None else known.program
             form = replace(layout, narrow=0), tuple(program.groups)
@@ -156,7 +162,7 @@ class FrozenRegion(nn.Module):
         if len(alike) >= MEASURED:
             nearest, _, ways = min(alike, key=lambda each: abs(log(each[0] / area)))
             for number, way in enumerate(ways):
-                program.network.choose(number, way.tile.number, way.block)
+                program.network.choose(number, *way.numbers)
             ways = [replace(way, seconds=way.seconds * area / nearest) for way in ways]
             return Tuned(program, ways)
         ways = tune(program, self.content.steps, measurements())

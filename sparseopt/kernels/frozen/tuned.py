@@ -50,7 +50,7 @@ def fastest(candidates: Sequence[Tuned], images: tuple[Tensor, ...], known: Meas
     samples = len(images[0])
     key = _key(candidates, samples)
     match known.get(key):
-        case int(number), _, _ if 0 <= number < len(candidates):
+        case (number,), _ if 0 <= number < len(candidates):
             return candidates[number]
     least = min(each.seconds(samples) for each in candidates)
     times = {number: inf for number, each in enumerate(candidates) if each.seconds(samples) <= CLOSE * least}
@@ -59,7 +59,7 @@ def fastest(candidates: Sequence[Tuned], images: tuple[Tensor, ...], known: Meas
         candidates[number].run(images)
         times[number] = min(times[number], time.perf_counter() - start)
     best = min(times, key=times.__getitem__)
-    known.put(key, best, 0, min(times[best], least))
+    known.put(key, (best,), min(times[best], least))
     return candidates[best]
 
 

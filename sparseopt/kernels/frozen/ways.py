@@ -29,15 +29,21 @@ FEWEST, MOST = 2, 20  # runs
 
 @dataclass(frozen=True)
 class Way:
-    """Tile, and the input channels of a block; 0: all of them, read where they are."""
+    """Tile, the input channels of a block (0: all of them), and whether what a tile reads of one is copied together."""
 
     tile: TileSize
     block: int
+    copies: bool
     seconds: float = 0.0
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """As the library and the file of measurements have it."""
+        return self.tile.number, self.block, int(self.copies)
 
     def __str__(self) -> str:
         blocks = f", blocks of {self.block} channels" if self.block else ""
-        return f"{self.tile.rows} x {self.tile.columns} tiles{blocks}"
+        return f"{self.tile.rows} x {self.tile.columns} tiles{blocks}{', copied' if self.copies else ''}"
 
 
 Groups = tuple[int, int]
@@ -53,10 +59,10 @@ def ways(step: ConvStep, lanes: int, size: tuple[int, int], groups: Groups = (0,
     ]
     wasted = {tile: _waste(tile, *size, groups[1]) for tile in tiles}
     return [
-        Way(tile, block)
+        Way(tile, block, copies)
         for tile in tiles
         if wasted[tile] <= WASTE * min(wasted.values())
-        for block in _blocks(step, tile, lanes, groups[0])
+        for block, copies in _blocks(step, tile, lanes, groups[0])
     ]
 
 
@@ -67,24 +73,25 @@ def _waste(tile: TileSize, rows: int, width: int, group: int) -> float:
     return ceil(rows / tile.rows) * tile.rows * across * tile.columns / (rows * width)
 
 
-def _blocks(step: ConvStep, tile: TileSize, lanes: int, group: int) -> Iterator[int]:
+def _blocks(step: ConvStep, tile: TileSize, lanes: int, group: int) -> Iterator[tuple[int, bool]]:
+    """Channels of a block, and whether it is copied."""
     run = (step.kernel, step.stride) == ((1, 1), 1)  # what a tile reads lies together where there are groups
     direct = step.stride in tile.direct and (group == 0 or run)
     if direct:
-        yield 0
+        yield 0, False
     channels, kernel_rows, kernel_columns = step.weight.shape[1:]
     rows = (tile.rows - 1) * step.stride + kernel_rows
     window = (tile.columns - 1) * step.stride + kernel_columns
     # Columns that no weight reads are not copied.
     columns = ceil(window / step.stride) * min(step.stride, kernel_columns)
     sizes = {min(channels, size // (rows * columns * lanes * 4)) for size in BLOCKS}
-    in_place = direct and (tile.rows, tile.columns) == (1, group)
-    fitting = sorted(
-        size for size in sizes if size >= min(4, channels) and not (in_place and size == channels)
-    )
-    yield from (
-        fitting if fitting or direct else (max(1, *sizes),)
-    )  # large kernels fit no cache, and run all the same
+    together = direct and (tile.rows, tile.columns) == (1, group)
+    fitting = sorted(size for size in sizes if size >= min(4, channels))
+    if direct:
+        yield from ((size, False) for size in fitting if size < channels)
+    if not together:
+        # Large kernels fit no cache, and run all the same.
+        yield from ((size, True) for size in (fitting if fitting or direct else (max(1, *sizes),)))
 
 
 def tune(program: FrozenProgram, steps: tuple[Step, ...], known: Measurements) -> list[Way]:
@@ -92,7 +99,7 @@ def tune(program: FrozenProgram, steps: tuple[Step, ...], known: Measurements) -
     return [
         _tune_layer(program, number, step, known)
         if isinstance(step, ConvStep)
-        else Way(operators().tiles(program.layout.lanes)[0], 0, program.network.time(number, FEWEST))
+        else Way(operators().tiles(program.layout.lanes)[0], 0, False, program.network.time(number, FEWEST))
         for number, step in enumerate(steps)
     ]
 
@@ -106,16 +113,16 @@ def _tune_layer(program: FrozenProgram, number: int, step: ConvStep, known: Meas
     best = _remembered(known.get(key), candidates)
     if best is None:
         best = _fastest(program, number, candidates)
-        known.put(key, best.tile.number, best.block, best.seconds)
-    program.network.choose(number, best.tile.number, best.block)
+        known.put(key, best.numbers, best.seconds)
+    program.network.choose(number, *best.numbers)
     return best
 
 
-def _remembered(found: tuple[int, int, float] | None, candidates: list[Way]) -> Way | None:
+def _remembered(found: tuple[tuple[int, ...], float] | None, candidates: list[Way]) -> Way | None:
     """What was measured, if it is among what could be."""
     for way in candidates:
-        if found is not None and (way.tile.number, way.block) == found[:2]:
-            return Way(way.tile, way.block, found[2])
+        if found is not None and way.numbers == found[0]:
+            return replace(way, seconds=found[1])
     return None
 
 
@@ -124,7 +131,7 @@ def _fastest(program: FrozenProgram, number: int, candidates: list[Way]) -> Way:
     network = program.network
 
     def timed(way: Way, seconds: float) -> Way:
-        network.choose(number, way.tile.number, way.block)
+        network.choose(number, *way.numbers)
         runs = int(min(MOST, max(1, seconds / max(way.seconds, 1e-9))))
         return replace(way, seconds=min(after_the_one_before() for _ in range(runs)))
 

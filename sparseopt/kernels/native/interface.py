@@ -159,7 +159,7 @@ FUNCTIONS = {
     "nonzeros": (Address, Integer, POINTER(Integer)),
     "scatter": (Integer, Words),
     "network_new": (POINTER(Tables), POINTER(Address)),
-    "network_choose": (Address, Integer, Integer, Integer),
+    "network_choose": (Address, Integer, Integer, Integer, Integer),
     "network_time": (Address, Integer, Integer, POINTER(Real)),
     "network_run": (Address, Integer, POINTER(Address), POINTER(Address)),
     "max_pool": (Words, Address, Address),

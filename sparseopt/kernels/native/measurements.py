@@ -19,7 +19,7 @@ from sparseopt.kernels.native.levels import chosen
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Measurements:
@@ -30,16 +30,16 @@ class Measurements:
         self._known = self._read()
         self._lock = threading.Lock()  # engines measure from several threads
 
-    def get(self, key: str) -> tuple[int, int, float] | None:
-        """Two numbers that say how, and the seconds it took."""
+    def get(self, key: str) -> tuple[tuple[int, ...], float] | None:
+        """Numbers that say how, and the seconds it took."""
         match self._known.get(key):
-            case [int(first), int(second), float(seconds)] if 0 <= seconds < 1e6:
-                return first, second, seconds
+            case [[*numbers], float(seconds)] if 0 <= seconds < 1e6:
+                return (tuple(numbers), seconds) if all(type(each) is int for each in numbers) else None
         return None
 
-    def put(self, key: str, first: int, second: int, seconds: float) -> None:
+    def put(self, key: str, numbers: tuple[int, ...], seconds: float) -> None:
         with self._lock:
-            self._known[key] = [first, second, float(seconds)]
+            self._known[key] = [list(numbers), float(seconds)]
             self._changed = True
 
     def keep(self) -> None:

@@ -121,8 +121,8 @@ class Network(_Handle):
         )
         self._call("new", tables, ctypes.byref(self._handle))
 
-    def choose(self, layer: int, tile: int, block: int) -> None:
-        self._call("choose", self._handle, layer, tile, block)
+    def choose(self, layer: int, tile: int, block: int, copies: int) -> None:
+        self._call("choose", self._handle, layer, tile, block, copies)
 
     def time(self, layer: int, runs: int) -> float:
         seconds = Real()

@@ -136,9 +136,8 @@ struct Fused {
       if constexpr (!Remake) ask_for<TW * S * kLanes>(tile.x + c * layer.input.from.channel + layer.input.from.row);
       Vec x[TW], acc[TW]{};
       load_input<TW, S, Remake>(layer, tile, c, x);
-      for (int k = tile.start[c]; k < tile.start[c + 1]; ++k) {
-        const Vec weight = broadcast(w.value[k]);
-        const float* p = tile.dz + w.offset[k];
+      const auto pass = [&](int k, Vec weight, int64_t offset) SPARSEOPT_LAMBDA {
+        const float* p = tile.dz + offset;
         pin(p);
         float* s = weight_sums + int64_t(k) * kLanes;
         Vec total = load(s);
@@ -154,7 +153,10 @@ struct Fused {
           total += even + odd;
         }
         store(s, total);
-      }
+      };
+      if constexpr (kRegisters >= 32) in_pairs<kLanes>(w.value, w.offset, tile.start[c], tile.start[c + 1], pass);
+      else
+        for (int k = tile.start[c]; k < tile.start[c + 1]; ++k) pass(k, broadcast(w.value[k]), w.offset[k]);
       if constexpr (Gradient) leave<TW, S>(layer.gradient, tile, c, x, acc, sums);
     }
   }

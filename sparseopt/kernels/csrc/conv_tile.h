@@ -6,14 +6,14 @@
 // finished tile of a channel.
 #pragma once
 #include "pattern.h"
-#include "vec.h"
+#include "simd.h"
 
 namespace sparseopt {
 
 // Channels of a tile where all weights are active: with four columns, three fill 16 registers.
 constexpr int kDenseChannels = kRegisters >= 32 ? 4 : 3;
 
-// Pairs: two weights before the loop asks whether there are more.
+// Pairs: two weights before the loop asks whether there are more; where registers allow it, of one load.
 template <int O, int TH, int TW, bool Pairs, class Read, class Start, class Finish>
 SPARSEOPT_INLINE void convolve_tile(const Pattern& w, int first_channel, int last_channel, const float* x, int64_t row, Read read,
                                     Start start, Finish finish) {
@@ -29,11 +29,8 @@ SPARSEOPT_INLINE void convolve_tile(const Pattern& w, int first_channel, int las
     const int count = w.start[o + 1] - w.start[o];
     const int* offset = w.offset + w.start[O > 1 ? first_channel : o];
     const float* value = w.value + w.start[o];
-    const auto add = [&](int k) SPARSEOPT_LAMBDA {
-      Vec weight[O];
-#pragma GCC unroll 8
-      for (int n = 0; n < O; ++n) weight[n] = broadcast(value[n * int64_t(count) + k]);
-      const float* p = x + offset[k];
+    const auto add_all = [&](const Vec(&weight)[O], int64_t offset) SPARSEOPT_LAMBDA {
+      const float* p = x + offset;
 #pragma GCC unroll 8
       for (int i = 0; i < TH; ++i) {
         pin(p);
@@ -46,8 +43,16 @@ SPARSEOPT_INLINE void convolve_tile(const Pattern& w, int first_channel, int las
         p += row;
       }
     };
+    const auto add = [&](int k) SPARSEOPT_LAMBDA {
+      Vec weight[O];
+#pragma GCC unroll 8
+      for (int n = 0; n < O; ++n) weight[n] = broadcast(value[n * int64_t(count) + k]);
+      add_all(weight, offset[k]);
+    };
     int k = 0;
-    if constexpr (Pairs) {
+    if constexpr (Pairs && O == 1 && kRegisters >= 32) {
+      in_pairs<kLanes>(value, offset, 0, count, [&](int, Vec weight, int64_t from) SPARSEOPT_LAMBDA { add_all({weight}, from); });
+    } else if constexpr (Pairs) {
       if (count % 2) add(k++);
       for (; k < count; k += 2) add(k), add(k + 1);
     } else {

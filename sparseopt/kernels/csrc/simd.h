@@ -13,13 +13,6 @@
 
 namespace sparseopt {
 
-// Two numbers that lie side by side, by one load: the first is the lower half.
-SPARSEOPT_INLINE int64_t load_two(const int* p) {
-  int64_t both;
-  __builtin_memcpy(&both, p, sizeof both);
-  return both;
-}
-
 template <int L>
 struct Simd {
   typedef float Vec __attribute__((vector_size(L * sizeof(float))));
@@ -119,5 +112,20 @@ struct Simd {
     }
   }
 };
+
+// The weights of a list, from first to last - 1: f(k, weight, offset). In pairs, for which one load of weights and one of offsets do:
+// loads are what such loops wait for. It takes a register more.
+template <int L, class F>
+SPARSEOPT_INLINE void in_pairs(const float* value, const int* offset, int first, int last, F f) {
+  using V = Simd<L>;
+  int k = first;
+  if ((last - k) % 2) f(k, V::broadcast(value[k]), int64_t(offset[k])), ++k;
+  for (; k < last; k += 2) {
+    const auto weights = V::broadcast_two(value + k);
+    int64_t offsets;  // the first in the lower half
+    __builtin_memcpy(&offsets, offset + k, sizeof offsets);
+    f(k, weights.first, int64_t(int32_t(offsets))), f(k + 1, weights.second, offsets >> 32);
+  }
+}
 
 }  // namespace sparseopt

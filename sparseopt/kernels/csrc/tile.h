@@ -68,7 +68,7 @@ void convolve(const Tile& tile) {
     } else {
       each([&](int i, int j) SPARSEOPT_LAMBDA { acc[i][j] = V::load(partial + (i * TW + j) * L); });
     }
-    const auto add = [&](Vec weight, int64_t offset) SPARSEOPT_LAMBDA {
+    in_pairs<L>(t.value, t.offset, t.start[o], t.start[o + 1], [&](int, Vec weight, int64_t offset) SPARSEOPT_LAMBDA {
       const float* p = t.x + offset * Scale;
 #pragma GCC unroll 16
       for (int i = 0; i < TH; ++i) {
@@ -77,16 +77,7 @@ void convolve(const Tile& tile) {
         for (int j = 0; j < TW; ++j) acc[i][j] += weight * V::load(p + j * S * L);
         if (TH > 1) p += t.x_row;
       }
-    };
-    // In pairs, which take one load of offsets and one of weights: loads are what the loop waits for.
-    const int last = t.start[o + 1];
-    int k = t.start[o];
-    if ((last - k) % 2) add(V::broadcast(t.value[k]), t.offset[k]), ++k;
-    for (; k < last; k += 2) {
-      const auto [first, second] = V::broadcast_two(t.value + k);
-      const int64_t offsets = load_two(t.offset + k);
-      add(first, int32_t(offsets)), add(second, offsets >> 32);
-    }
+    });
     if (!t.last_block) {
       each([&](int i, int j) SPARSEOPT_LAMBDA { V::store(partial + (i * TW + j) * L, acc[i][j]); });
       continue;

@@ -16,9 +16,9 @@ struct ForwardTile {
   int outputs, rows;
   bool pairs;
 };
-constexpr ForwardTile kForwardTiles[] = {{1, 2, false}, {1, 2, true}, {1, 4, true}};
+constexpr ForwardTile kForwardTiles[] = {{1, 2, kRegisters >= 32}, {1, kRegisters >= 32 ? 4 : 2, true}};  // four rows want 32 registers
 constexpr ForwardTile kDenseTile{kDenseChannels, 1, false};
-constexpr int kForwardTileCount = kRegisters >= 32 ? 3 : 2;  // four rows take more than 16 registers
+constexpr int kForwardTileCount = sizeof kForwardTiles / sizeof kForwardTiles[0];
 constexpr int kForwardColumns = 4;
 
 struct ForwardLayer {

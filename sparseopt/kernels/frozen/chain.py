@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from math import log2
 from threading import Lock
 
@@ -24,6 +25,8 @@ DENSE = -1  # instead of the vectors: torch is faster
 RUNS = 5
 
 RunChain = Callable[[Tensor], Tensor]
+ChainWay = tuple[int, int, bool]
+"""Of `WAYS`, and whether one thread is faster than several."""
 
 
 class FrozenChain(nn.Module):
@@ -33,8 +36,8 @@ class FrozenChain(nn.Module):
         super().__init__()
         self.content = linears
         self._features = linears.steps[0].weight.shape[1]
-        self._made: dict[tuple[int, int], RunChain] = {}
-        self._chosen: dict[int, tuple[tuple[int, int], float]] = {}
+        self._made: dict[ChainWay, RunChain] = {}
+        self._chosen: dict[int, tuple[ChainWay, float]] = {}
         self._last: tuple[int, RunChain] | None = None  # read without the lock
         self._lock = Lock()
 
@@ -66,10 +69,11 @@ class FrozenChain(nn.Module):
         """How the layers run for the number of samples that came last; empty before the first ones."""
         if not self._chosen:
             return {}
-        samples, ((vectors, block), seconds) = next(reversed(self._chosen.items()))
+        samples, ((vectors, block, alone), seconds) = next(reversed(self._chosen.items()))
         together = f"{vectors} x {operators().lanes()} samples together" if vectors else "single samples"
         blocks = f", {block} features in a block" if block else ""
-        how = "dense: torch is faster" if vectors == DENSE else f"{together}{blocks}"
+        threads = ", one thread" if alone else ""
+        how = "dense: torch is faster" if vectors == DENSE else f"{together}{blocks}{threads}"
         return dict.fromkeys(self.content.names(), f"{how}, the chain {seconds * 1e3:.3g} ms for {samples}")
 
     def _runner(self, samples: int) -> RunChain:
@@ -84,24 +88,26 @@ class FrozenChain(nn.Module):
             self._last = (few, run)
             return run
 
-    def _way(self, vectors: int, block: int) -> RunChain:
-        if (vectors, block) not in self._made:
-            dense = vectors == DENSE
-            run = (
-                DenseChain(self.content).run if dense else self.make(operators().lanes(), vectors, block).run
-            )
-            self._made[vectors, block] = run
-        return self._made[vectors, block]
+    def _way(self, vectors: int, block: int, alone: bool) -> RunChain:
+        if (vectors, block, alone) not in self._made:
+            if vectors == DENSE:
+                run = DenseChain(self.content).run
+            else:
+                run = partial(self.make(operators().lanes(), vectors, block).run, alone=alone)
+            self._made[vectors, block, alone] = run
+        return self._made[vectors, block, alone]
 
-    def _choose(self, samples: int) -> tuple[tuple[int, int], float]:
+    def _choose(self, samples: int) -> tuple[ChainWay, float]:
         """The fastest way for so many samples, measured here or before."""
         known, key = measurements(), self._key(samples)
-        ways = [each for each in WAYS if (samples <= 4 if each[0] == 0 else self._fits(each[0], samples))]
+        fitting = [each for each in WAYS if (samples <= 4 if each[0] == 0 else self._fits(each[0], samples))]
+        threads = (False, True) if torch.get_num_threads() > 1 else (False,)
+        ways = [*((*each, alone) for each in fitting for alone in threads), (DENSE, 0, False)]
         match known.get(key):
-            case (int(vectors), int(block)), seconds if (vectors, block) in (*ways, (DENSE, 0)):
-                return (vectors, block), seconds
+            case (int(vectors), int(block), int(alone)), seconds if (vectors, block, bool(alone)) in ways:
+                return (vectors, block, bool(alone)), seconds
         x = zeros(samples, self._features)
-        times = {each: shortest(self._way(*each), x) for each in (*ways, (DENSE, 0))}
+        times = {each: shortest(self._way(*each), x) for each in ways}
         best = min(times, key=lambda each: times[each])
         known.put(key, best, times[best])
         known.keep()
@@ -119,7 +125,7 @@ class FrozenChain(nn.Module):
             f"{step.weight.shape[0]} x {step.weight.shape[1]} {round(4 * log2(max(1, len(step.weight.values))))}/4 bits"
             for step in self.content.steps
         )
-        return f"chain, {samples} samples, {layers}"
+        return f"chain, {torch.get_num_threads()} threads, {samples} samples, {layers}"
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FrozenChain":
         return FrozenChain(self.content)

@@ -88,12 +88,13 @@ class FrozenRegion(nn.Module):
         if tuned.dense is not None:
             return dict.fromkeys(self.content.names(), tuned.dense.reason)
         lanes = tuned.program.layout.lanes
+        threads = ", one thread" if tuned.alone else ""
         how: dict[str, str] = {}
         for number, (step, way) in enumerate(zip(self.content.steps, tuned.ways, strict=True)):
             if isinstance(step, ConvStep) and step.name is not None:
                 together = lanes // tuned.program.patches(number).count
                 images = f" for {together} images" if together > 1 else ""
-                how[step.name] = f"{lanes} lanes, {way}, {way.seconds * 1e3:.3g} ms{images}"
+                how[step.name] = f"{lanes} lanes, {way}{threads}, {way.seconds * 1e3:.3g} ms{images}"
         return {name: how.get(name, "behind the mean") for name in self.content.names()}
 
     def _prepare(self, samples: int, sizes: Sizes) -> Tuned:

@@ -1,11 +1,12 @@
-"""A region ready to run, and which of several layouts is the fastest."""
+"""A region ready to run, and which of several layouts is the fastest, by how many threads."""
 
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log2
 
+import torch
 from torch import Tensor
 
 from sparseopt.kernels.frozen.dense import DenseRegion
@@ -20,10 +21,11 @@ RUNS = 3  # in turns, of which the shortest counts
 
 @dataclass(frozen=True)
 class Tuned:
-    """A program and how its layers run; `dense`: torch is faster, and by how much."""
+    """A program and how its layers run; `alone`: one thread is faster than several; `dense`: torch is, and by how much."""
 
     program: FrozenProgram
     ways: list[Way]
+    alone: bool = False
     dense: DenseRegion | None = None
 
     def runs(self, number: int, samples: int) -> int:
@@ -35,16 +37,25 @@ class Tuned:
         return sum(way.seconds * self.runs(number, samples) for number, way in enumerate(self.ways))
 
     def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(self.program.network.run(images)) if self.dense is None else self.dense.run(images)
+        if self.dense is not None:
+            return self.dense.run(images)
+        return tuple(self.program.network.run(images, alone=self.alone))
 
 
 def fastest(candidates: Sequence[Tuned], images: tuple[Tensor, ...], known: Measurements) -> Tuned:
     """The candidate that takes the least time for such images.
 
     Layers alone find in the cache what in the network comes from far away: so those whose layers are not far behind run whole, in
-    turns, because one after another they would tell how busy the machine was. The choice is kept, so that another process makes
-    the same one.
+    turns, because one after another they would tell how busy the machine was. Several threads on the same few samples hand every
+    layer to one another, which may take longer than it gains: so one alone is tried too. The choice is kept, so that another
+    process makes the same one.
     """
+    several = torch.get_num_threads() > 1
+    candidates = [
+        replace(each, alone=alone)
+        for each in candidates
+        for alone in ((False, True) if several else (False,))
+    ]
     if len(candidates) == 1:
         return candidates[0]
     samples = len(images[0])
@@ -71,5 +82,6 @@ def _key(candidates: Sequence[Tuned], samples: int) -> str:
         for step in candidates[0].program.convs.steps
     ]
     sizes = [(each.height, each.width) for each in candidates[0].program.extents]
-    shape = repr((steps, sizes, [each.program.layout for each in candidates]))
-    return f"{samples} samples of {hashlib.sha256(shape.encode()).hexdigest()[:16]}"
+    shape = repr((steps, sizes, [(each.program.layout, each.alone) for each in candidates]))
+    threads = torch.get_num_threads()
+    return f"{threads} threads, {samples} samples of {hashlib.sha256(shape.encode()).hexdigest()[:16]}"

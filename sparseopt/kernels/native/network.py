@@ -76,8 +76,8 @@ class _Handle:
     def _call(self, name: str, *arguments: Any) -> None:
         self._checked(getattr(self._library, f"sparseopt_{self.kind}_{name}"), *arguments)
 
-    def _checked(self, function: Any, *arguments: Any) -> None:
-        error = function(torch.get_num_threads(), *arguments)
+    def _checked(self, function: Any, *arguments: Any, alone: bool = False) -> None:
+        error = function(1 if alone else torch.get_num_threads(), *arguments)
         if error is not None:
             raise MemoryError(f"the sparse kernels failed: {error.decode()}")
 
@@ -129,8 +129,8 @@ class Network(_Handle):
         self._call("time", self._handle, layer, runs, ctypes.byref(seconds))
         return seconds.value
 
-    def run(self, images: Sequence[Tensor]) -> list[Tensor]:
-        """[sample, channel, row, column] each -> the outputs."""
+    def run(self, images: Sequence[Tensor], *, alone: bool = False) -> list[Tensor]:
+        """[sample, channel, row, column] each -> the outputs. `alone`: by the calling thread."""
         require(len(images) == len(self._inputs), "another number of inputs")
         samples = len(images[0])
         given = [image.to(CPU, FLOAT).contiguous() for image in images]
@@ -139,7 +139,7 @@ class Network(_Handle):
             address(image, FLOAT, samples, *sizes) for image, sizes in zip(given, self._inputs, strict=True)
         ]
         written = addresses([each.data_ptr() for each in results])
-        self._checked(self._run, self._handle, samples, addresses(read), written)
+        self._checked(self._run, self._handle, samples, addresses(read), written, alone=alone)
         return results
 
 
@@ -230,11 +230,11 @@ class NativeChain(_Handle):
         require(vectors in (0, 1, 2, 4, 8), "0, 1, 2, 4 or 8 vectors")
         self._call("choose", self._handle, vectors, block)
 
-    def run(self, x: Tensor) -> Tensor:
-        """[..., feature] -> [..., feature]"""
+    def run(self, x: Tensor, *, alone: bool = False) -> Tensor:
+        """[..., feature] -> [..., feature]; `alone`: by the calling thread."""
         (inputs, outputs), shape = self._features, x.shape
         require(shape[-1] == inputs, "another number of features")
         at = address(x, FLOAT)
         y = x.new_empty((*shape[:-1], outputs))
-        self._checked(self._run, self._handle, x.numel() // inputs, at, y.data_ptr())
+        self._checked(self._run, self._handle, x.numel() // inputs, at, y.data_ptr(), alone=alone)
         return y

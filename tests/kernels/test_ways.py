@@ -1,5 +1,6 @@
 """A frozen region gives the same bits in every layout and in every way its layers can run, on any machine."""
 
+import hashlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -328,16 +329,16 @@ def test_measurements_are_kept_and_doubted(tmp_path: Path) -> None:
     assert again.get("a") == ((1, 3), 0.5)
     assert again.get("b") is None
     whole = (tmp_path / "kernels" / "layers").read_bytes()
-    for content in (
-        b"",
-        b"[1, 2]",
-        b"no json",
-        whole[:-1],
-        b'{"a": [[0, 3], "x"]}',
-        b'{"a": [[0, "x"], 0.5]}',
-    ):
+    doubtful = (
+        *(b"[1, 2]", b"no json", b'{"a": [[0, 3], "x"]}', b'{"a": [[0, "x"], 0.5]}', b'{"a": [1, 3, 0.5]}'),
+        *(b'{"a": [[0, true], 0.5]}', b'{"a": [[0, 3], NaN]}', b'{"a": {"0": 3}}'),
+    )
+    for content in (b"", whole[:-1], *(each + hashlib.sha256(each).digest() for each in doubtful)):
         (tmp_path / "kernels" / "layers").write_bytes(content)
         assert Measurements(tmp_path / "kernels", "layers").get("a") is None
+    good = b'{"a": [[0, 3], 0.5]}'  # as doubtful ones were written
+    (tmp_path / "kernels" / "layers").write_bytes(good + hashlib.sha256(good).digest())
+    assert Measurements(tmp_path / "kernels", "layers").get("a") == ((0, 3), 0.5)
     (tmp_path / "kernels" / "layers").write_bytes(whole)
     (tmp_path / "kernels").chmod(0o777)
     assert Measurements(tmp_path / "kernels", "layers").get("a") is None

@@ -63,7 +63,7 @@ class Layer {
     phases_ = std::min(S, int(w.width));
     half_ = (window_columns_ + S - 1) / S;
     block_ = way.block ? way.block : int(w.in);
-    copies_ = way.copies || (x.group && !lies_together(x));
+    copies_ = way.copies || (x.group && !lies_together(x)) || !conv_kernel<L>(way.tile, S);
     kernel_ = conv_kernel<L>(way.tile, copies_ ? 1 : S);
     lists_ = make_lists(w, block_, [&](int64_t in, int64_t row, int64_t column) {
       return copies_ ? ((in % block_ * window_rows_ + row) * phases_ * half_ + column % S * half_ + column / S) * L

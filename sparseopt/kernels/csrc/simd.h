@@ -1,6 +1,7 @@
 // Vectors of any number of lanes. Inference is compiled for 4, 8 and 16 of them in every library: which is fastest depends on the
 // machine and on the images, and is measured. More lanes than a register has are several registers.
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -117,6 +118,7 @@ struct Simd {
 // loads are what such loops wait for. It takes a register more.
 template <int L, class F>
 SPARSEOPT_INLINE void in_pairs(const float* value, const int* offset, int first, int last, F f) {
+  static_assert(std::endian::native == std::endian::little);
   using V = Simd<L>;
   int k = first;
   if ((last - k) % 2) f(k, V::broadcast(value[k]), int64_t(offset[k])), ++k;

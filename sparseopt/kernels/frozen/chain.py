@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sparseopt.kernels.frozen.description import Linears
+from sparseopt.kernels.frozen.tuned import CLEARLY
 from sparseopt.kernels.native.arguments import FLOAT, address
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.interface import FrozenLinear
@@ -36,9 +37,9 @@ class FrozenChain(nn.Module):
         super().__init__()
         self.content = linears
         self._features = linears.steps[0].weight.shape[1]
-        self._made: dict[ChainWay, RunChain] = {}
-        self._chosen: dict[int, tuple[ChainWay, float]] = {}
-        self._last: tuple[int, RunChain] | None = None  # read without the lock
+        self._made: dict[tuple[int, int], NativeChain | DenseChain] = {}
+        self._chosen: dict[tuple[int, int], tuple[ChainWay, float]] = {}  # by samples and threads
+        self._last: tuple[int, int, RunChain] | None = None  # read without the lock
         self._lock = Lock()
 
     def make(self, lanes: int, vectors: int, block: int) -> NativeChain:
@@ -69,7 +70,7 @@ class FrozenChain(nn.Module):
         """How the layers run for the number of samples that came last; empty before the first ones."""
         if not self._chosen:
             return {}
-        samples, ((vectors, block, alone), seconds) = next(reversed(self._chosen.items()))
+        (samples, _), ((vectors, block, alone), seconds) = next(reversed(self._chosen.items()))
         together = f"{vectors} x {operators().lanes()} samples together" if vectors else "single samples"
         blocks = f", {block} features in a block" if block else ""
         threads = ", one thread" if alone else ""
@@ -77,42 +78,46 @@ class FrozenChain(nn.Module):
         return dict.fromkeys(self.content.names(), f"{how}, the chain {seconds * 1e3:.3g} ms for {samples}")
 
     def _runner(self, samples: int) -> RunChain:
-        last, few = self._last, min(samples, MANY)
-        if last is not None and last[0] == few:
-            return last[1]
-        size = 1 << (max(few, 1) - 1).bit_length()
+        last, threads = self._last, torch.get_num_threads()
+        few = min(samples, MANY + 1)
+        if last is not None and last[:2] == (few, threads):
+            return last[2]
+        size = 1 << (max(min(few, MANY), 1) - 1).bit_length(), threads
         with self._lock:
-            found = self._chosen.pop(size, None) or self._choose(size)
+            found = self._chosen.pop(size, None) or self._choose(*size)
             self._chosen[size] = found
-            run = self._way(*found[0])
-            self._last = (few, run)
+            vectors, block, alone = found[0]
+            run = self._way(
+                vectors, block, alone and samples <= MANY
+            )  # of more, every thread has some of its own
+            self._last = (few, threads, run)
             return run
 
     def _way(self, vectors: int, block: int, alone: bool) -> RunChain:
-        if (vectors, block, alone) not in self._made:
-            if vectors == DENSE:
-                run = DenseChain(self.content).run
-            else:
-                run = partial(self.make(operators().lanes(), vectors, block).run, alone=alone)
-            self._made[vectors, block, alone] = run
-        return self._made[vectors, block, alone]
+        if (vectors, block) not in self._made:
+            dense = vectors == DENSE
+            self._made[vectors, block] = (
+                DenseChain(self.content) if dense else self.make(operators().lanes(), vectors, block)
+            )
+        chain = self._made[vectors, block]
+        return partial(chain.run, alone=alone) if isinstance(chain, NativeChain) else chain.run
 
-    def _choose(self, samples: int) -> tuple[ChainWay, float]:
-        """The fastest way for so many samples, measured here or before."""
-        known, key = measurements(), self._key(samples)
+    def _choose(self, samples: int, several: int) -> tuple[ChainWay, float]:
+        """The fastest way for so many samples and threads, measured here or before."""
+        known, key = measurements(), self._key(samples, several)
         fitting = [each for each in WAYS if (samples <= 4 if each[0] == 0 else self._fits(each[0], samples))]
-        threads = (False, True) if torch.get_num_threads() > 1 else (False,)
+        threads = (False, True) if several > 1 else (False,)
         ways = [*((*each, alone) for each in fitting for alone in threads), (DENSE, 0, False)]
         match known.get(key):
             case (int(vectors), int(block), int(alone)), seconds if (vectors, block, bool(alone)) in ways:
                 return (vectors, block, bool(alone)), seconds
         x = zeros(samples, self._features)
         times = {each: shortest(self._way(*each), x) for each in ways}
-        best = min(times, key=lambda each: times[each])
+        best = min(times, key=lambda each: times[each] / (CLEARLY if each[2] else 1))
         known.put(key, best, times[best])
         known.keep()
-        in_use = [best, *(each for each, _ in self._chosen.values())]
-        self._made = {each: run for each, run in self._made.items() if each in in_use}
+        in_use = [best[:2], *(each[:2] for each, _ in self._chosen.values())]
+        self._made = {each: chain for each, chain in self._made.items() if each in in_use}
         return best, times[best]
 
     def _fits(self, vectors: int, samples: int) -> bool:
@@ -120,12 +125,12 @@ class FrozenChain(nn.Module):
         lanes = operators().lanes()
         return vectors * lanes < 2 * max(samples, lanes) and (samples <= lanes or vectors > 1)
 
-    def _key(self, samples: int) -> str:
+    def _key(self, samples: int, threads: int) -> str:
         layers = ", ".join(
             f"{step.weight.shape[0]} x {step.weight.shape[1]} {round(4 * log2(max(1, len(step.weight.values))))}/4 bits"
             for step in self.content.steps
         )
-        return f"chain, {torch.get_num_threads()} threads, {samples} samples, {layers}"
+        return f"chain, {threads} threads, {samples} samples, {layers}"
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FrozenChain":
         return FrozenChain(self.content)

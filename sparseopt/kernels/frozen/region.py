@@ -15,7 +15,7 @@ from sparseopt.kernels.frozen.dense import DenseRegion, faster_dense
 from sparseopt.kernels.frozen.description import Convs, ConvStep
 from sparseopt.kernels.frozen.layouts import Layout, layouts, narrower
 from sparseopt.kernels.frozen.program import FrozenProgram, extents_of
-from sparseopt.kernels.frozen.tuned import Tuned, fastest
+from sparseopt.kernels.frozen.tuned import TRIED, Tuned, fastest
 from sparseopt.kernels.frozen.ways import Groups, Way, tune
 from sparseopt.kernels.native.build import operators
 from sparseopt.kernels.native.measurements import measurements
@@ -40,21 +40,21 @@ class FrozenRegion(nn.Module):
             tuple[int, int, Sizes], tuple[torch.memory_format, str] | None
         ] = {}  # with dense
         self._lock = Lock()
-        self._latest: tuple[list[torch.Size], Tuned] | None = (
-            None  # the shapes that came last, and what runs them
-        )
+        # The shapes and the number of threads that came last, and what runs them.
+        self._latest: tuple[list[torch.Size], int, Tuned] | None = None
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
         shapes = [image.shape for image in images]
         if any(image.is_neg() for image in images):  # negative only by a bit that the kernels do not see
             images = tuple(image.resolve_neg() for image in images)
         latest = self._latest
-        if latest is not None and latest[0] == shapes:
-            return latest[1].run(images)
+        threads = torch.get_num_threads()
+        if latest is not None and latest[0] == shapes and latest[1] == threads:
+            return latest[2].run(images)
         if not self._fit(images):
             return DenseRegion(self.content).run(images)  # or torch says what is wrong
         found = self.prepared(images)
-        self._latest = shapes, found
+        self._latest = shapes, threads, found
         return found.run(images)
 
     def _fit(self, images: tuple[Tensor, ...]) -> bool:
@@ -71,8 +71,8 @@ class FrozenRegion(nn.Module):
 
     def prepared(self, images: tuple[Tensor, ...]) -> Tuned:
         sizes = tuple((image.shape[2], image.shape[3]) for image in images)
-        samples = min(images[0].shape[0], 32)  # whole vectors of any number of lanes, twice over
-        key = (samples, sizes)
+        samples = min(images[0].shape[0], TRIED)
+        key = (samples, sizes, torch.get_num_threads())
         with self._lock:
             found = self._tuned.pop(key, None) or self._prepare(samples, sizes)
             self._tuned[key] = found
@@ -151,7 +151,7 @@ class FrozenRegion(nn.Module):
 
     def _same(self, layout: Layout, sizes: Sizes) -> Tuned | None:
         """What another batch of this size uses."""
-        for (_, others), found in self._tuned.items():
+        for (_, others, _), found in self._tuned.items():
             if others == sizes and found.program.layout == layout and found.dense is None:
                 return found
         return None

@@ -17,6 +17,8 @@ from sparseopt.kernels.native.measurements import Measurements
 
 CLOSE = 1.3  # times the shortest sum of layers that is worth a run of the whole
 RUNS = 3  # in turns, of which the shortest counts
+TRIED = 32  # samples at most: whole vectors of any number of lanes, twice over
+CLEARLY = 0.95  # of several threads' time, that one takes at most where it runs alone
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Tuned:
     def run(self, images: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.dense is not None:
             return self.dense.run(images)
-        return tuple(self.program.network.run(images, alone=self.alone))
+        alone = self.alone and len(images[0]) <= TRIED  # of more samples every thread has some of its own
+        return tuple(self.program.network.run(images, alone=alone))
 
 
 def fastest(candidates: Sequence[Tuned], images: tuple[Tensor, ...], known: Measurements) -> Tuned:
@@ -69,7 +72,7 @@ def fastest(candidates: Sequence[Tuned], images: tuple[Tensor, ...], known: Meas
         start = time.perf_counter()
         candidates[number].run(images)
         times[number] = min(times[number], time.perf_counter() - start)
-    best = min(times, key=times.__getitem__)
+    best = min(times, key=lambda number: times[number] / (CLEARLY if candidates[number].alone else 1))
     known.put(key, (best,), min(times[best], least))
     return candidates[best]
 

@@ -49,7 +49,7 @@ from sparseopt.optim.fit import (
 )
 from sparseopt.optim.gradients import PREPARE
 from sparseopt.optim.terms import add_terms, reads_gradient, show_gradients
-from sparseopt.optim.told import tell_of_correction, tell_of_start
+from sparseopt.optim.told import tell_of_correction, tell_of_frozen, tell_of_start
 from sparseopt.optim.tried import elementwise_state
 from sparseopt.optim.wrapper import OptimizerWrapper, StateDict, forget_directions, states
 from sparseopt.optim.written import Written
@@ -119,6 +119,7 @@ class SparseOpt(OptimizerWrapper):
         if correct_decay:
             check_correct_decay(base)
         tell_of_correction(base, topology, method, correction)
+        tell_of_frozen(topology, method)
         self.topology = topology
         self._claim()  # after all checks: a failed attempt, alive in its traceback, must hold nothing
         self._method = method
@@ -169,6 +170,7 @@ class SparseOpt(OptimizerWrapper):
         self._settle()
         if in_force(self.correction, method) != before:
             tell_of_correction(self.base, self.topology, method, self.correction)
+            tell_of_frozen(self.topology, method)
 
     @property
     def factors(self) -> dict[str, Tensor]:

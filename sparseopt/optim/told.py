@@ -31,6 +31,16 @@ def tell_of_correction(base: Optimizer, topology: Topology, method: Method, corr
     _tell_without_effect(base, topology, now)
 
 
+def tell_of_frozen(topology: Topology, method: Method) -> None:
+    """Say which layers will not follow a method's schedule of sparsity."""
+    frozen = [name for name, each in topology.parameters.items() if not each.requires_grad]
+    if frozen and method.changes_counts():
+        log.warning(
+            "%s moves no masks of frozen weights (requires_grad=False): %s %s as sparse as now, whatever the method's sparsity",
+            *(type(method).__name__, listed(frozen, 5), "stays" if len(frozen) == 1 else "stay"),
+        )
+
+
 def tell_of_start(method: Method, before: float, topology: Topology) -> None:
     """Say that the masks which a method begins with are of another sparsity than those it was given."""
     after = topology.sparsity()
@@ -45,7 +55,7 @@ def _tell_where(topology: Topology, method: Method) -> None:
     others = [name for name in topology.layers if name not in topology.normed]
     if not topology.normed:
         log.warning(
-            "no skew correction: the output of none of the %d layers goes into BatchNorm, which makes the skew",
+            "no skew correction: none of the %d layers was found whose output goes into BatchNorm, which makes the skew",
             len(topology.layers),
         )
     elif left_plain(method):

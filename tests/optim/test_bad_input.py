@@ -161,3 +161,19 @@ def test_packed_storage_and_fsdp2() -> None:
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         with pytest.raises(ValueError, match="fully_shard before sparsify, with storage='dense'"):
             so.SparseOpt(sgd, topology, so.Static())
+
+
+@pytest.mark.parametrize("method", [so.GMP(total_steps=20, sparsity=0.9), so.SET(total_steps=20)])
+def test_frozen_layers_that_will_not_follow_a_schedule_are_told_of(
+    method: so.Method, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under SET nothing is missed: the layer has the sparsity it was given."""
+    model = nn.Sequential(nn.Linear(30, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
+    topology = so.sparsify(model, 0.0)
+    model[3].requires_grad_(False)
+    with caplog.at_level("WARNING"):
+        so.SparseOpt(sgd(model), topology, method)
+    told = [line for line in caplog.messages if "requires_grad" in line]
+    assert [("GMP" in line, "3.weight" in line) for line in told] == [(True, True)] * isinstance(
+        method, so.GMP
+    )

@@ -121,4 +121,5 @@ def test_without_batch_norm_nobody_is_told_of_a_correction_that_never_was(
     sgd = torch.optim.SGD(model.parameters(), 0.1)
     so.SparseOpt(sgd, so.sparsify(model, 0.5), so.RigL(total_steps=40, every=5))
     assert "trained worse" not in caplog.text
-    assert "none of the 2 layers goes into BatchNorm" in caplog.text
+    assert "none of the 2 layers" in caplog.text
+    assert "BatchNorm" in caplog.text

@@ -226,3 +226,30 @@ def test_nonzero_does_not_take_a_model_away_from_its_optimizer() -> None:
         so.sparsify(model, masks="nonzero")
     del optimizer
     assert so.sparsify(model, masks="nonzero").active() == topology.active()
+
+
+def test_frozen_weights_that_include_matches_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """A pattern may have meant others: they have learnt, and will not learn around what is cut."""
+    for sparsity, told in ((0.9, True), (0.0, False)):
+        model = nn.Sequential(nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 8))
+        model[0].requires_grad_(False)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            so.sparsify(model, sparsity, distribution="uniform", include="*.weight")
+        assert ("0.weight" in caplog.text and "frozen" in caplog.text) == told
+
+
+def test_layers_without_groups_of_m_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 8))
+    with caplog.at_level(logging.WARNING):
+        topology = so.sparsify(model, masks="2:4")
+    assert topology.active("0.weight") == 480
+    assert topology.active("2.weight") == 64
+    assert "0.weight" in caplog.text
+    assert "2.weight" not in caplog.text
+
+
+def test_one_threshold_for_all_layers_takes_no_distribution_by_layer() -> None:
+    model = nn.Sequential(nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 8))
+    with pytest.raises(ValueError, match=r"magnitude-global.*distribution"):
+        so.sparsify(model, 0.9, masks="magnitude-global", distribution={"0.weight": 0.5})

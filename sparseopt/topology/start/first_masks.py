@@ -36,6 +36,11 @@ def masks_by_weights(
     if kind == "magnitude-global":
         if sparsity is None:
             raise ValueError("masks='magnitude-global' needs a sparsity, such as 0.9 for 90% zeros")
+        if isinstance(distribution, Mapping):
+            raise ValueError(
+                "masks='magnitude-global' asks for one sparsity of the whole network, and the weights decide the layers': a "
+                "distribution by layer goes with masks='magnitude'"
+            )
         check_sparsity(sparsity)
         counts = globally_largest(
             weights,

@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from sparseopt.topology.dense_grads import DenseGradients
 from sparseopt.topology.densities import Distribution, check_sparsity
 from sparseopt.topology.layers import Layer
+from sparseopt.topology.nm import has_groups, parse_nm
 from sparseopt.topology.norms import keep_slices
 from sparseopt.topology.randomness import generator
 from sparseopt.topology.sharding import local, part_like, whole
@@ -116,6 +117,8 @@ def sparsify(
     for parameter in parameters.values():
         _SPARSE[parameter] = weakref.ref(topology)
     _tell(topology)
+    _tell_of_groups(masks, layers)
+    _tell_of_frozen(topology, drawn=masks is None)
     _tell_of_dead(topology, drawn=masks is None)
     return topology
 
@@ -136,6 +139,34 @@ def _tell(topology: Topology) -> None:
             "most of the model stays dense: %d of its %d weights, such as %s (%s); topology.summary() lists them",
             *(weights, weights + topology.size()),
             *max(dense, key=lambda each: each.size)[::2],
+        )
+
+
+def _tell_of_groups(masks: object, layers: Mapping[str, Layer]) -> None:
+    """Layers that n:m leaves as they are."""
+    nm = parse_nm(masks) if isinstance(masks, str) else None
+    if nm is None:
+        return
+    dense = [name for name, layer in layers.items() if not has_groups(layer, nm[1])]
+    if dense:
+        log.warning(
+            "%d of %d layers stay dense under %d:%d, because their inputs do not divide by %d: %s",
+            *(len(dense), len(layers), *nm, nm[1], listed(dense)),
+        )
+
+
+def _tell_of_frozen(topology: Topology, *, drawn: bool) -> None:
+    """Random masks over what was trained and is not trained any more: `include` may have meant others."""
+    frozen = [
+        name
+        for name, layer in topology.layers.items()
+        if not topology.parameters[name].requires_grad and topology.active(name) < layer.size
+    ]
+    if frozen and drawn:
+        log.warning(
+            "%d frozen %s cut at random, because include names %s: %s; masks='magnitude' keeps the largest",
+            *(len(frozen), "weight is" if len(frozen) == 1 else "weights are"),
+            *("it" if len(frozen) == 1 else "them", listed(frozen)),
         )
 
 

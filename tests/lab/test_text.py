@@ -74,4 +74,4 @@ def test_the_recipe_corrects_nothing_behind_layer_norm(caplog: pytest.LogCapture
     experiment = build(recipe)
     assert experiment.topology is not None
     assert not experiment.topology.normed
-    assert "no skew correction: the output of none of" in caplog.text
+    assert "no skew correction" in caplog.text
